@@ -2,11 +2,11 @@
 //! the socket, and also the header of an HTTP request.
 //!
 //! The fuzzer demands: no panic; one reply for each line, which is one line of JSON with the id of
-//! the request and either an answer or an error message; an accepted `trace-start` stays the same
-//! if its answer is sent as a request; complete HTTP responses; and an answer to an HTTP header
-//! that is too long. Both parsers are compiled from their sources, so that the rest of the program
-//! need not build. Seeds in `corpus/control` are requests of docs/control.md, of browsers and of
-//! Prometheus.
+//! the request and either an answer or an error message; an accepted `trace-start` request that is
+//! the same after encoding and parsing it again; complete HTTP responses; and an answer to an HTTP
+//! header that is too long. Both parsers are compiled from their sources, so that the rest of the
+//! program need not build. Seeds in `corpus/control` are requests of docs/control.md, of browsers
+//! and of Prometheus.
 
 #![no_main]
 

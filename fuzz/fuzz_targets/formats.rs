@@ -1,9 +1,10 @@
 //! Fuzzes the readers of all trace formats except blktrace, and the statistics and writers behind
 //! them.
 //!
-//! The first byte selects the format, or detection of the format; the rest is the trace. Demanded:
-//! no panic; times that never decrease; known devices; nothing after an error; and that each writer
-//! accepts the I/Os. Seeds in `corpus/formats` are the traces in `lab/experiments/testdata`.
+//! The first byte selects a format, or detection of the format from the trace, which is the rest of
+//! the input. The fuzzer demands: no panic; times that never decrease; I/Os only to devices that
+//! the trace names; no I/O after an error; and that each writer accepts the I/Os. Seeds in
+//! `corpus/formats` are the traces in `lab/experiments/testdata`.
 
 #![no_main]
 

@@ -1,7 +1,7 @@
 //! Fuzzes the parser of fio's job files: one input is a job file and, after a zero byte, the
 //! content of every file that it includes.
 //!
-//! Demanded: no panic, errors with a text, and file sizes above 0. No job is run.
+//! The fuzzer demands: no panic, errors with a text, and file sizes above 0. No job is run.
 
 #![no_main]
 

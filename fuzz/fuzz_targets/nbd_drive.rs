@@ -2,9 +2,10 @@
 //!
 //! The first byte selects the style of replies and the size of the pieces in which the stream
 //! arrives; the rest is the server's stream. Four requests are in flight, two of them reads; each
-//! that completes is submitted again. Demanded: no panic, no more bytes consumed than received,
-//! each byte of a read stored once, no successful read with a missing byte, and an outcome that
-//! does not depend on the pieces. Seeds in `corpus/nbd_drive` are valid and invalid replies.
+//! that completes is submitted again. The fuzzer demands: no panic, no more bytes consumed than
+//! received, each byte of a read stored once, no successful read with a missing byte, and an
+//! outcome that does not depend on the size of the pieces. Seeds in `corpus/nbd_drive` are valid
+//! and invalid replies.
 
 #![no_main]
 

@@ -4,9 +4,9 @@
 //! The first byte selects one of four cases. Client's stream: input of a server's session, whose
 //! plaintext goes to the NBD negotiation. Server's stream: input of a client's session. Attacker:
 //! ciphertext between two connected sessions is changed or truncated. Client with keys: encrypted
-//! records of any type and content after the handshake. Demanded: no panic, no plaintext before the
-//! end of the handshake, bounded output, the same error at each call after an error, and plaintext
-//! that is a prefix of the sent bytes.
+//! records of any type and content after the handshake. The fuzzer demands: no panic, no plaintext
+//! before the end of the handshake, bounded output, the same error at each call after an error, and
+//! plaintext that is a prefix of the sent bytes.
 
 #![no_main]
 

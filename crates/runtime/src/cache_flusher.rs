@@ -1,10 +1,10 @@
 //! `CacheFlusher`: the thread of a cache that writes dirty pages to its volume.
 //!
-//! The flusher is an I/O thread. On each disk of the volume below the cache, the flusher owns the
-//! hardware queue with the flusher's number. The flusher is stopped after all writers to the cache,
-//! and before the drives' workers. A stopped flusher leaves dirty pages in memory, so flush the
-//! cached volume first. If dirty pages are left because that flush failed, the stopping flusher
-//! flushes the drives, so that pages already written to the drives become durable.
+//! The flusher is an I/O thread. On each disk of the volume below the cache, the flusher owns one
+//! hardware queue, whose index the caller of `start` chooses. The flusher is stopped after all
+//! writers to the cache, and before the drives' workers. A stopped flusher leaves dirty pages in
+//! memory, so flush the cached volume first. If dirty pages are left because that flush failed, the
+//! stopping flusher flushes the drives, so that pages already written to the drives become durable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -108,7 +108,7 @@ fn run(
     let _ = up.send(bell.map_err(Clone::clone));
     // The channel must be dropped before the ring that its queues use.
     let Ok((mut io, mut flusher)) = made else { return };
-    // If the ring fails, this thread panics, and the cache's queues write dirty pages themselves.
+    // If the ring fails, this thread panics, and threads that use the cache write dirty pages.
     let failed = |error: Error| panic!("flusher of volume {}: {error}", cache.below().name());
     while !stop.load(Ordering::SeqCst) {
         flusher.turn();

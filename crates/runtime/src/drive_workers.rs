@@ -1,11 +1,11 @@
 //! `DriveWorkers`: threads that serve the drives of volumes on behalf of submitting threads.
 //!
-//! Workers are started after the disks and before the channels that hand I/O over to them. Workers
-//! are stopped after those channels. There is one I/O thread (`millrace-drive0`...) for each CPU to
-//! which a drive's worker is assigned; the drives of one CPU share it. At a stop, drives hand no
-//! new I/O to their workers, I/O in flight gets up to 5 s to complete, and then the threads end.
-//! Submitters serve the drives themselves from then on. Source: \[FALCON\], which gives each drive
-//! a thread on a core of its own.
+//! Start the workers once the disks are open, before opening the channels that hand I/O over to the
+//! workers. Stop the workers after closing those channels. There is one I/O thread
+//! (`millrace-drive0`...) for each CPU to which a drive's worker is assigned; the drives of one CPU
+//! share it. At a stop, drives hand no new I/O to their workers, I/O in flight gets up to 5 s to
+//! complete, and then the threads end. Submitters serve the drives themselves from then on. Source:
+//! \[FALCON\], which gives each drive a thread on a core of its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};

@@ -27,8 +27,8 @@ use cpu_file::{CpuFile, DropCounts, named};
 pub use cpu_file::trace_file;
 
 const TURN: Duration = Duration::from_millis(10);
-/// Minimum age of events that are written, in nanoseconds. Until then, older events may still be in
-/// the ring of another thread.
+/// Minimum age of an event when it is written, in nanoseconds. A younger event waits, because the
+/// rings of other threads may still hold events that precede it.
 const HELD_NS: u64 = 10_000_000;
 /// Start of a trace message that names a device; the name follows. blkparse prints the message
 /// unchanged.

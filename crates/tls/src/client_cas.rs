@@ -1,8 +1,8 @@
-//! `ClientCas`: the CAs that a server accepts for its clients, each only until its own certificate
+//! `ClientCas`: the CAs that a server accepts for its clients, each until the CA's certificate
 //! expires.
 //!
-//! rustls treats a CA as a trusted key and never checks its dates. So if a CA of the file has
-//! expired, a client that rustls accepts is verified a second time, against the CAs that are still
+//! rustls treats a CA as a trusted key and never checks its dates. So if any CA in the file has
+//! expired, a client that rustls accepts is verified once more, against only the CAs that are still
 //! valid.
 
 use std::sync::Arc;

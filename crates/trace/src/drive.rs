@@ -40,7 +40,7 @@ impl IoKind {
     }
 }
 
-/// An I/O in flight, with the time at which it went through each step, or `NEVER`.
+/// An I/O in flight, with the time of each step, or `NEVER` for a step that was not reached.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TrackedIo {
     pub(super) queued_ns: u64,
@@ -140,7 +140,8 @@ pub struct Drive {
     pub depth: Measure,
     /// Distances between successive queued I/Os (index 0) and issued requests (index 1).
     pub seeks: [SeekDistances; 2],
-    /// Number of active I/Os when an I/O was queued, summed over all queued I/Os.
+    /// Number of active I/Os (queued, but neither merged nor issued) when an I/O was queued, summed
+    /// over all queued I/Os.
     pub active_sum: u64,
     pub(super) group: SpanGroup,
     pub(super) flights: RangeTree<TrackedIo>,

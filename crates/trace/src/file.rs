@@ -2,7 +2,7 @@
 //! the records of all CPUs.
 //!
 //! `CpuFile` keeps at most `PDU_KEPT_MAX` bytes of each record's data. No tool shows more than
-//! that, so a hostile length costs time but no memory.
+//! that, and a record with a hostile length then costs time but no memory.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};

@@ -6,8 +6,9 @@
 //! - Files are merged by the time of their first waiting event.
 //! - The order of a file's records is kept even where times step back a little, as they do when an
 //!   interrupt comes between taking the timestamp and writing the record.
-//! - If times are equal, reading continues with the file of the last event. A file with new
-//!   events goes behind the first waiting file, but before all others that are not earlier.
+//! - If times are equal, reading continues with the file of the last event. A file whose next
+//!   events have just been read is queued behind the first waiting file, but before all other files
+//!   whose time is not earlier.
 //! - A process name applies as soon as its record is read, which is up to `BATCH` events too early.
 //!
 //! A damaged file is read up to the damage, and the other files to their end.

@@ -149,7 +149,8 @@ fn device(out: &mut Vec<u8>, device: u32, names: &TraceNames) -> io::Result<()> 
 /// Prints the columns between the device and the sectors. `act` has the letters of the action;
 /// `None` stands for a message, which has no sequence number and no kind.
 fn head(out: &mut Vec<u8>, cpu: u32, record: &Record, act: Option<&str>) -> io::Result<()> {
-    // blkparse stores seconds in an `int`, which wraps if an event precedes the first one.
+    // blkparse stores seconds in an `int`, which wraps if an event is older than the event that was
+    // read first.
     let (seconds, rest_ns) = ((record.time_ns / SECOND_NS) as i32, record.time_ns % SECOND_NS);
     let sequence = act.map_or(0, |_| record.sequence as i32);
     write!(out, "{cpu:2} {sequence:>8} {seconds:5}.{rest_ns:09} {:5} ", record.pid)?;

@@ -6,7 +6,7 @@
 //!   into another is issued and completed with it.
 //! - Q2G, S2G, G2I, Q2M and Q2A are measured at their end. I2D, or M2D for a merged I/O, is
 //!   measured at D, and again if the request is requeued (R) and reissued. D2C and Q2C are measured
-//!   at C, once for every I/O inside.
+//!   at C, once for every I/O inside the completed range.
 //! - In millrace's recordings S comes after I, so I2D is split in two, unlike in btt: I2S, from
 //!   insertion until the I/O starts to wait for a tag (the whole I2D if it does not wait), and S2D,
 //!   from then until issue.
@@ -412,7 +412,7 @@ impl Spans {
         if self.drives[drive].maps() { span.mapped() } else { span }
     }
 
-    /// Adds the time from `from_ns` until a step of an I/O.
+    /// Adds the time from `from_ns` until a step of an I/O to the statistics.
     fn span(&mut self, step: &FlightStep, span: Span, from_ns: u64, watch: &mut impl IoListener) {
         if !self.is_measuring {
             return;
@@ -426,7 +426,8 @@ impl Spans {
         watch.sample(&Sample { span, value_ns, time_ns, drive, cpu: flight.cpu });
     }
 
-    /// Returns the groups to which an I/O belongs.
+    /// Returns the statistics that count an I/O: of all I/Os, of its drive, of its CPU and of its
+    /// kind.
     fn groups_of(&mut self, drive: usize, cpu: u32, kind: IoKind) -> [&mut SpanGroup; 4] {
         let cpu = self.cpus.entry(cpu).or_default();
         let drive = &mut self.drives[drive].group;

@@ -1,4 +1,4 @@
-//! `Checked`: the machine that explores every interleaving and every memory order of a model.
+//! `Checked`: the `Machine` that explores every interleaving and every memory order of a model.
 //!
 //! A model is a closure that creates its data, starts a few threads and asserts a property. The
 //! [`Explorer`] runs the model repeatedly with different choices: the thread that runs next, the

@@ -25,8 +25,8 @@ const NO_VIEW: u32 = u32::MAX;
 struct Store {
     value: u64,
     stamp: u32,
-    /// Index in `Memory::views` of the view that an acquiring load obtains: for each location, the
-    /// oldest store that the loading thread may still read. `NO_VIEW` if there is none.
+    /// Index in `Memory::views` of the view that the store carries. An acquiring load of the store
+    /// merges this view into its thread's view. `NO_VIEW` if the store carries none.
     view: u32,
     /// Clock of `thread`, which made the store.
     epoch: u32,
@@ -52,11 +52,10 @@ pub(super) struct AccessContext<'a> {
 #[derive(Debug, Default)]
 struct Location {
     stores: Vec<Store>,
-    /// Thread that made the last store, and the number of this store among the stores to all
-    /// locations.
+    /// Thread that made the last store to this location, and the number of that store. Stores to
+    /// all locations are numbered together.
     last: (u8, u64),
-    /// Number of the most recent store to this location by a thread other than the thread in
-    /// `last`. Stores to all locations are numbered together.
+    /// Number of the last store to this location by a thread other than the thread in `last`.
     other: u64,
 }
 
@@ -66,11 +65,13 @@ pub(super) struct Memory {
     used: usize,
     views: Vec<View>,
     pub(super) stored: u64,
-    /// For each location, the latest store that a thread knew at a SeqCst fence.
+    /// For each location, the latest store known at any SeqCst fence so far. Each later SeqCst
+    /// fence makes its thread know these stores, too.
     sc_fences: Timestamps,
     /// Latest SeqCst store to each location.
     sc_stores: Timestamps,
-    /// For each location, the latest store that happened before a SeqCst fence.
+    /// For each location, the latest store that happened before any SeqCst fence so far. SeqCst
+    /// accesses must not read older stores.
     sc_fenced: Timestamps,
     pub(super) exhausted: bool,
 }
@@ -128,7 +129,8 @@ impl Memory {
         self.used
     }
 
-    /// Returns the timestamp of the oldest store that an access of this order may read.
+    /// Returns the timestamp of the oldest store that an access with memory ordering `order` may
+    /// read.
     #[inline]
     fn floor(&self, views: &ThreadViews, at: usize, order: Order) -> u32 {
         let known = views.current.stamps[at];
@@ -217,8 +219,9 @@ impl Memory {
     }
 
     /// Returns the view of a new store: the events that happen before an Acquire load of the store.
-    /// A release store takes its thread's view, another store the view at the thread's last release
-    /// fence. A read-modify-write adds the view of the store that it read (release sequence).
+    /// A release store gets its thread's view, and any other store the view at the thread's last
+    /// release fence. A read-modify-write adds the view of the store that it read (release
+    /// sequence).
     fn carried(&mut self, views: &ThreadViews, at: usize, stamp: u32, new: &PendingStore) -> u32 {
         let inherited = new.read.map_or(NO_VIEW, |store| store.view);
         let own = match (releases(new.order), views.has_released) {

@@ -45,7 +45,8 @@ pub enum Plant {
     /// Seeded bug: `ServeLock::enter_or_flag` does not publish the caller's work when it sets the
     /// flag.
     FlagRelaxed,
-    /// Seeded bug: `ServeLock::enter_or_flag` relies on a flag that it finds already set.
+    /// Seeded bug: `ServeLock::enter_or_flag` does not publish the caller's work if the flag is
+    /// already set.
     FlagAssumed,
     /// Seeded bug: `ServeGuard::leave` does not publish the writes of the lock's holder.
     LeaveRelaxed,

@@ -4,8 +4,8 @@
 //! of an execution. Values of lines and locks are plain memory, which is sound because only one
 //! coroutine runs at a time; race.rs checks that accesses are ordered. A lock is an atomic word:
 //! `lock` is an acquiring read-modify-write of the last store, `unlock` a releasing store, and
-//! `try_lock` may fail because it reads an old value. A guard that is dropped during unwinding
-//! changes nothing that other threads could still see.
+//! `try_lock` may fail because it reads an old value. Guards may be dropped while a panic unwinds,
+//! because no other thread runs after a panic.
 #![allow(unsafe_code)]
 
 use core::cell::{Cell, UnsafeCell};

@@ -1,9 +1,9 @@
 //! `LineAccesses`: records the last write and the reads of each `Line`, to find unordered accesses.
 //!
-//! A session owns this; `CheckedLine` calls it at every access. A race is a failure even if the
-//! order of its accesses does not change the outcome. All earlier accesses by other threads must
-//! happen before a write, and the last write must happen before a read. Source: Flanagan and
-//! Freund, "FastTrack", PLDI 2009.
+//! A session owns the `LineAccesses`; `CheckedLine` calls its methods at every access. A race is a
+//! failure even if the order of its accesses does not change the outcome. All earlier accesses by
+//! other threads must happen before a write, and the last write must happen before a read. Source:
+//! Flanagan and Freund, "FastTrack", PLDI 2009.
 
 use std::vec::Vec;
 

@@ -1,12 +1,12 @@
 //! Scheduling of one execution: decides which thread continues and which waits, and detects
 //! deadlocks.
 //!
-//! The methods of `Session` in this file decide; those in session.rs record. A thread may be
-//! preempted only before an operation whose outcome depends on its time (loads, read-modify-writes,
-//! SeqCst stores and fences, locks, parking), and these preemptions are bounded. No preemption is
-//! needed before other stores: any thread may read older stores and place its own before them, so
-//! no behaviour is lost. A switch away from a thread that must wait does not count as a preemption.
-//! Invariant: the picked thread can run at once.
+//! The methods of `Session` in this file make the decisions; session.rs records the state of each
+//! thread. A thread may be preempted only before an operation whose outcome depends on its time
+//! (loads, read-modify-writes, SeqCst stores and fences, locks, parking), and these preemptions are
+//! bounded. No preemption is needed before other stores: any thread may read older stores and place
+//! its own before them, so no behaviour is lost. A switch away from a thread that must wait does
+//! not count as a preemption. Invariant: the picked thread can run at once.
 
 use std::format;
 use std::string::{String, ToString};

@@ -74,7 +74,7 @@ pub(super) struct ModelThread {
     pub(super) wait: WaitReason,
     pub(super) turns: *const ThreadYielder,
     /// True until the thread's first operation that others can see. No preemption is tried before
-    /// that operation: starting the thread was already a choice.
+    /// that operation, because the scheduler has just chosen to start this thread.
     pub(super) fresh: bool,
     pub(super) cpu: u32,
 }

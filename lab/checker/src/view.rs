@@ -1,11 +1,12 @@
 //! `View`: the stores that a thread, store or fence knows, and the clock of the events that
 //! happened before it.
 //!
-//! memory.rs owns the views that stores carry, and session.rs those of threads. For each location a
-//! view holds the timestamp of the oldest store that may still be read there; for each thread, the
-//! number of its events that happened before the view. SeqCst fences merge only timestamps, not
-//! clocks, so races are detected by clocks. Source: Kang et al., "A promising semantics for
-//! relaxed-memory concurrency", POPL 2017 (without promises).
+//! memory.rs owns the views that stores carry, and session.rs owns the views of threads. For each
+//! location a view holds the timestamp of the oldest store that may still be read there; for each
+//! thread, the number of its events that happened before the view. SeqCst fences merge timestamps
+//! but not clocks: fences alone do not order plain accesses, so race.rs compares clocks. Source:
+//! Kang et al., "A promising semantics for relaxed-memory concurrency", POPL 2017 (without
+//! promises).
 
 /// Maximum number of memory locations (words and locks) in one execution. `Session::touched` has
 /// one bit for each location in a `u64`.

@@ -1,7 +1,7 @@
 //! `CpuFile`: the events of one CPU, in blktrace's file format.
 //!
 //! Sequence numbers count a file's events, including those that were dropped because a ring was
-//! full; a message in place of the dropped events states their number. Format:
+//! full; a message in place of the dropped events tells how many were dropped. Format:
 //! include/uapi/linux/blktrace_api.h.
 
 use std::collections::BTreeMap;
@@ -190,7 +190,8 @@ pub(super) struct DropCounts {
 
 impl DropCounts {
     /// Takes the number of events that a thread's ring dropped. Returns how many to report now: at
-    /// most the unreported drops of this recording, because `events` may include older drops.
+    /// most the unreported drops of this recording, because `events` may include drops from before
+    /// its start.
     pub(super) fn take(&mut self, events: u32) -> u32 {
         let events = u64::from(events).min(self.all - self.told);
         self.told += events;

@@ -2,8 +2,8 @@
 //!
 //! The kernel and millrace number an event before they know whether there is room for it. So a
 //! number that no event carries belongs to a dropped event. Events may be out of order, as when an
-//! interrupt comes in between. The kernel's notes, such as process names, have no sequence numbers,
-//! but millrace's notes have them.
+//! interrupt comes between numbering and writing an event. The kernel's notes, such as process
+//! names, have no sequence numbers, but millrace's notes have them.
 
 use millrace_block::DROPPED_EVENTS;
 use millrace_block::blktrace::category;

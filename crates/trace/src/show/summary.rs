@@ -202,8 +202,8 @@ fn short(mut number: u64, prefixes: &[&str]) -> String {
     format!("{number:8}{prefix}")
 }
 
-/// Line of the summary: the tally that it shows, its heads for reads and for writes, and the tabs
-/// between both.
+/// Line of the summary: the index of its tally, its labels for reads and for writes, and the tabs
+/// between the two columns.
 type Row = (usize, [&'static str; 2], &'static str);
 
 const ROWS: [Row; 5] = [

@@ -1,7 +1,7 @@
 //! Arguments of `millrace-lab bench`, named as in fio.
 //!
-//! Parsed by clap and read by plan.rs. Each value of a comma-separated list is measured, and each
-//! combination of several lists.
+//! Parsed by clap and read by plan.rs. Of a comma-separated list, each value is measured; of
+//! several lists, each combination of values.
 
 use std::path::PathBuf;
 use std::str::FromStr;
