@@ -1,12 +1,12 @@
-//! The load generator: workloads, the loops that run them, and the rows with their results.
+//! The load generator: workloads, the loops that run them, and rows (measured configurations).
 //!
 //! `workload` has the settings of a job in fio's terms, `job` has the loop of a job, and `verify`
 //! has the pattern for verification. The target of a job is a volume (`channel`) or a server
 //! (`client`). `bench` runs a row of jobs on a volume; `nbd`, `vhost` and `virtqueue` run a row
 //! against a server; `row` is the result. `jobfile` runs fio's job files, `contention` runs clients
 //! with different workloads on the same drives, and `calibration` measures a drive for schedulers
-//! that share its time. `sleeper` has the ways in which threads sleep, `drain_barrier` ends the
-//! threads of a run, and `overwrite` protects existing data.
+//! that share its time. `sleeper` lets threads wait for completions, `drain_barrier` ends the
+//! threads of a run together, and `overwrite` protects existing data.
 
 pub(crate) mod bench;
 pub mod calibration;

@@ -129,7 +129,7 @@ pub struct AblationResult {
     pub change: Option<f64>,
     /// Relative deviation of this run's number from the paper's.
     pub deviation: Option<f64>,
-    /// CheckVerdict of the check with the numbers of this run.
+    /// Verdict on the check with the numbers of this run.
     pub holds: CheckVerdict,
 }
 

@@ -3,8 +3,8 @@
 //!
 //! `papers/NAME.toml` has a paper's points, figures, tables and checks. `sheet` reads the file and
 //! renders the page, `formula` evaluates the file's formulas, and a paper's module turns the
-//! settings of a point into a simulation. `points` runs the points. Only `spans` simulates nothing:
-//! it measures this machine. `millrace-lab paper` calls this file.
+//! settings of a point into a simulation. `points` runs the points. The module `spans` measures
+//! this machine and simulates nothing. `millrace-lab paper` calls this file.
 
 mod atc17;
 mod comparison;

@@ -9,8 +9,8 @@ use std::time::Duration;
 use millrace_cache::{CacheConfig, CacheMode};
 use serde::{Deserialize, Serialize};
 
-/// Number of flushes that a channel with a cache sends at the end of its workload. The first flush
-/// may report the failure of an earlier write.
+/// Number of flushes at the end of each channel's workload, if the volume has a page cache. One is
+/// too few: the first flush may fail because of an earlier write.
 const CLOSING_FLUSHES: u32 = 3;
 
 /// Settings of the page cache between the channels and the volume.

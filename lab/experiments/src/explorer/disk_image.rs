@@ -38,7 +38,7 @@ pub(super) struct RequestOutcome {
 pub(super) struct DiskImage {
     pub(super) limits: LimitSpec,
     faults: FaultSpec,
-    /// True after the drive has failed its single write (see `FaultSpec::once_us`).
+    /// True after the drive has failed the one write that `FaultSpec::once_us` demands.
     has_failed: bool,
     latency_ns: [u32; 2],
     pub(super) sectors: u64,

@@ -1,10 +1,10 @@
 //! `ModelDrive`: a model driver for the simulated machine that stores data and injects faults.
 //!
 //! The drive's queues check every request against the driver's limits, and complete requests in the
-//! order of random deadlines. As the scenario says, queues are busy, slow, stuck or dead. A
+//! order of random deadlines. The scenario decides when queues are busy, slow, stuck or dead. A
 //! sector's content is a number (stamp) that names the writing bio. `Oracle`, the model of a
-//! correct run, holds the contents. The block layer calls a queue under its serve lock. Invariant:
-//! no thread holds the oracle's lock while it calls the machine.
+//! correct run, holds the contents. The block layer calls a queue under its serve lock, which one
+//! thread at a time holds. Invariant: no thread holds the oracle's lock while it calls the machine.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;

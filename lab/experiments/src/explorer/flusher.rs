@@ -1,7 +1,7 @@
 //! The page cache of a scenario's volume, and the thread that writes its dirty pages (flusher).
 //!
-//! run.rs calls this file. The flusher is an I/O thread of the volume below the cache. Its number
-//! follows the channels' numbers. The flusher starts before the channels and ends after them.
+//! run.rs calls this file. The flusher is an I/O thread of the volume below the cache, numbered
+//! after the channels' threads. The flusher starts before the channels and ends after them.
 
 use std::sync::Arc;
 use std::time::Duration;

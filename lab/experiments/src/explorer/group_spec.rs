@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::random::Random;
 
-/// Burst of a group's IOPS limit, as a time in nanoseconds. A limit accepts no shorter time.
+/// Burst of a group's IOPS limit, as a time in nanoseconds: the shortest that the block layer
+/// accepts.
 pub(super) const BURST_NS: u64 = 1_000_000;
 
 /// Settings of one I/O group.

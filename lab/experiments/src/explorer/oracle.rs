@@ -76,7 +76,7 @@ pub(super) struct FailedRequest<'a> {
 
 /// Reasons why a drive may correctly hold requests after all bios have completed.
 struct Leftovers {
-    /// True if channels were dropped whose bios may still be in a drive.
+    /// True if bios of a dropped channel may still be in a drive.
     strays: bool,
     may_time_out: bool,
 }
@@ -90,7 +90,8 @@ struct FaultPlan {
     /// True if a stall of one drive also delays I/O to the other drives.
     all: bool,
     longest_ns: u64,
-    /// Longest time that an I/O may take in addition to a drive's stall, in nanoseconds.
+    /// Longest time that an I/O may take, in nanoseconds. The time of a drive's stall is not
+    /// included.
     bound_ns: u64,
 }
 
@@ -122,7 +123,8 @@ pub(super) struct Oracle {
     live: Vec<u32>,
     history: History,
     log: FlushLog,
-    /// Address ranges that drives may access now: from the first byte to the byte past the end.
+    /// Memory that drives may access now: addresses of each range's first byte and of the byte past
+    /// its end.
     held: BTreeMap<usize, usize>,
     events: u64,
     plan: FaultPlan,
@@ -522,7 +524,7 @@ impl BioRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MemoryFate {
     Back,
-    /// The block layer keeps the memory, because a drive may still write to it.
+    /// The block layer keeps the bio's memory, because a drive may still write to this memory.
     Kept,
 }
 

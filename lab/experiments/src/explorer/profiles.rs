@@ -1,12 +1,13 @@
 //! Profiles: combinations of settings that found bugs before and that are drawn together.
 //!
-//! generator.rs draws each setting by itself, so a combination of many settings is rare. A campaign
-//! of 580,000 seeds found bugs, with 20 of its seeds, that an earlier campaign of 60,000 seeds had
+//! generator.rs draws each setting by itself, so a combination of many settings is rare. In a
+//! campaign of 580,000 seeds, 20 seeds found bugs that an earlier campaign of 60,000 seeds had
 //! missed. The four causes, with their frequency if each setting is drawn by itself:
 //!
-//! - One seed in 70,000: a volume with one list of bios drops its only channel while the channel
-//!   holds all tags of a drive with few tags. The next channel waits for a tag and polls no queue.
-//! - One in 120,000: discards or write-zeroes with more parts than a channel has slots go to a
+//! - One seed in 70,000: a volume whose drives share one list of bios loses its only channel while
+//!   the channel holds all tags of a drive with few tags. The next channel waits for a tag and
+//!   polls no queue.
+//! - One in 120,000: discards or write-zeroes with more parts than a channel has bio slots go to a
 //!   drive that stalls, while split bios go to other drives.
 //! - One in 150,000: a time slice ends between two particular instructions of the explorer itself.
 //! - One in 580,000: a drive without timeouts, whose queue belongs to a thread, refuses the last

@@ -20,8 +20,8 @@ use super::serving::{ModeSpec, ServingSpec};
 /// Longest time, in nanoseconds, for which a hanging drive delays a write through the cache. The
 /// cache notices the hang after at most two seconds. Pages already sent take one more second.
 const HELD_NS: u64 = 4_000_000_000;
-/// Longest delay of an I/O through the cache, in nanoseconds, for each page in flight. Applies if
-/// failed writes, which are retried every 0.1 s, fill almost the whole dirty limit.
+/// Longest delay of an I/O through the cache, in nanoseconds per page in flight, while pages whose
+/// writes failed take up almost the whole dirty limit. The cache retries them every 0.1 s.
 const HELD_BY_FAILURES_NS: u64 = 200_000_000;
 /// Longest time, in nanoseconds, between two polls of a thread that waits for a tag.
 const LOOK_NS: u64 = 1_000_000;
@@ -559,7 +559,7 @@ impl Scenario {
         };
         let parts: u64 =
             self.channels.iter().map(|c| u64::from(c.depth.min(c.ios)) * parts_max(c)).sum();
-        // Adds one request for each 4 KiB page of the cache, which may be written by itself.
+        // Each 4 KiB page of the cache may be written by a request of its own.
         parts + self.cache.map_or(0, |cache| u64::from(cache.size_kib / 4))
     }
 }

@@ -41,7 +41,7 @@ impl SchedulerSpec {
             SchedulerSpec::None => 0,
             SchedulerSpec::Deadline(expire_us) => 4 * u64::from(expire_us),
             SchedulerSpec::Delay(us) => us.into(),
-            // Longest wait of an I/O group of idle priority.
+            // Longest wait of an I/O, in microseconds, if its group has idle priority.
             SchedulerSpec::Fair | SchedulerSpec::Latency => 200_000,
         }
     }

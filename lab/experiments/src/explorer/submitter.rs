@@ -36,7 +36,7 @@ pub(super) struct RunState {
     pub(super) scenario: Scenario,
     pub(super) volume: Arc<Volume<Simulated>>,
     pub(super) oracle: SharedOracle,
-    /// Doorbell of each submitter. Empty if the submitters are not I/O threads.
+    /// Doorbell that wakes each submitter; empty if the submitters are not I/O threads.
     pub(super) bells: Vec<SimDoorbell>,
     pub(super) start_ns: u64,
     pub(super) up: SimWord,
@@ -216,8 +216,8 @@ impl Submitter {
         self.workload.left() > 0 || self.refused.is_some()
     }
 
-    /// Returns the bio that the block layer rejected as full, or else a new bio. Reports a new bio
-    /// to the oracle, the model of a correct run.
+    /// Returns the bio that the block layer rejected for lack of room, or else a new bio. Reports a
+    /// new bio to the oracle, the model of a correct run.
     fn next(&mut self) -> (u64, Bio) {
         if let Some(refused) = self.refused.take() {
             return refused;
@@ -248,8 +248,8 @@ impl Submitter {
             lock_oracle(&self.state.oracle).accept(id, now_ns);
             return true;
         };
-        // The block layer may reject a bio if too many requests wait (above a pressure point), or
-        // if too many bios of its group wait.
+        // The block layer may reject a bio if more requests wait for a drive than `pressure_high`,
+        // or if too many bios of the group wait.
         let may_be_full =
             !self.state.scenario.serving.is_inline() || !self.state.scenario.groups.is_empty();
         if refused.reason == Reject::Full && may_be_full && !waits {

@@ -1,3 +1,3 @@
-//! Scenarios give times in microseconds; the constant converts a time to nanoseconds.
+//! `NS_PER_US`: converts a scenario's times, in microseconds, to the machine's nanoseconds.
 
 pub(super) const NS_PER_US: u64 = 1_000;

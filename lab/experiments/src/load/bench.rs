@@ -165,7 +165,7 @@ fn measure(shared: &RowState, plan: &Plan, progress: Progress<'_>) -> Times {
 }
 
 /// Measures one configuration on a volume that was created for the measurement, so that the
-/// volume's accounting starts at zero. Starts the workers that the volume's disks expect.
+/// volume's accounting starts at zero. Starts the worker threads that the volume's drives need.
 ///
 /// # Errors
 /// If the workload does not fit the volume, or a thread cannot be set up.
@@ -213,7 +213,8 @@ pub(crate) fn check(volume: &Volume<Native>, plan: &Plan) -> Result<(), BenchErr
     check_verify(plan, volume.capacity() << 9)
 }
 
-/// Returns an error if a drive of the volume is read-only. The message calls the workload `what`.
+/// Returns an error if a drive of the volume is read-only. In the message, `what` names the
+/// workload.
 pub(crate) fn check_writable(volume: &Volume<Native>, what: &str) -> Result<(), BenchError> {
     let read_only = |drive: &&Arc<Disk<Native>>| drive.limits().features.read_only;
     let Some(drive) = volume.drives().iter().find(read_only) else { return Ok(()) };

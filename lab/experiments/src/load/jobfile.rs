@@ -5,9 +5,9 @@
 //! ignored or refused. `draft` reads a job's options, and `spec` is the checked job. `blocks` and
 //! `block_distribution` draw sizes and offsets, `source` draws I/Os, and `rate_limit` delays them.
 //! `worker` is the loop of one job's thread, with `job_step`, `flow`, `depth_search`, `io_slots`,
-//! `page_cache` and `verification`; `tally` holds its counts. `run` starts the jobs of a file;
-//! `json` and `summary` report the results. `bench --jobfile` and tests call this module. Options
-//! mean what fio's manual says and, where the manual is silent, what fio 3.33 does.
+//! `page_cache` and `verification`; `tally` holds the job's counts. `run` starts the jobs of a
+//! file; `json` and `summary` report the results. `bench --jobfile` and tests call this module.
+//! Options mean what fio's manual says and, where the manual is silent, what fio 3.33 does.
 
 mod block_distribution;
 mod blocks;

@@ -51,7 +51,7 @@ impl DiskContents {
     }
 
     /// Searches the drives of one target for data. With several drives, the text of
-    /// [`DiskContents::Data`] begins with the drive's spec.
+    /// [`DiskContents::Data`] begins with the spec of the drive that has data.
     pub fn of_all(drives: &[Spec]) -> Result<DiskContents, BenchError> {
         for spec in drives {
             if let DiskContents::Data(found) = contents_of(spec)? {

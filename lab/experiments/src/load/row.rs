@@ -97,8 +97,8 @@ pub struct Outcome {
 }
 
 /// Number of a drive's I/Os that reached each state, by the state names of the Falcon paper (Kumar
-/// et al., ATC 2017), and the latencies before and after dispatch. The counts up to `merge` and at
-/// `complete` are bios; the other counts are requests.
+/// et al., ATC 2017), and the latencies before and after dispatch. `start`, `split`, `merge` and
+/// `complete` count bios; the other states count requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct DriveStates {
     pub drive: String,
@@ -188,8 +188,8 @@ pub struct MachineRow {
     /// Limit on the I/Os that a job submits together; `None` if the user set no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<u32>,
-    /// The options of `bench` that the run was started with: `--inside`, `--kernel`, and those that
-    /// select a raw I/O design of Linux 2.4.
+    /// Values of the options `--inside` and `--kernel` of `bench`, and of those that select a raw
+    /// I/O design of Linux 2.4.
     #[serde(flatten)]
     pub history: Linux24Row,
     /// Seed of the offsets and of the simulation.

@@ -42,8 +42,8 @@ impl WrittenBlocks {
         workload.verify.then_some(WrittenBlocks { bs_bytes, blocks })
     }
 
-    /// Creates an empty record of written blocks for a job whose I/Os may start at any byte: block
-    /// numbers are byte offsets.
+    /// Creates an empty record of written blocks for a job whose I/Os may start at any byte, so
+    /// that byte offsets serve as block numbers.
     pub(crate) fn by_offset() -> WrittenBlocks {
         WrittenBlocks { bs_bytes: 1, blocks: HashMap::new() }
     }

@@ -17,7 +17,7 @@ pub struct Constant {
     pub origin: String,
 }
 
-/// Origin of a constant of a machine model. The first word of [`Constant::origin`] decides.
+/// Kind of origin of a machine model's constant, given by the first word of [`Constant::origin`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// The constant was counted in a kernel's code (`counted:`), or looked up in a publication

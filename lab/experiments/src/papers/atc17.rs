@@ -1,12 +1,12 @@
-//! `atc17`: the experiments of the Falcon paper (Kumar et al., ATC 2017) on a similar simulated
-//! machine, in virtual time.
+//! `atc17`: the experiments of the Falcon paper (Kumar et al., ATC 2017) on a simulated machine
+//! like the paper's, in virtual time.
 //!
 //! A `Rig` is a controller with its drives. A `Point` is one simulation with settings from
 //! `papers/atc17.toml`, which also has the figures, tables and checks. The only inputs are the
 //! machines' files and the drives' presets; no result of the paper is an input. The load is one
 //! thread that submits through libaio to a RAID-0, or a modelled program (module `programs`). The
-//! volume is served as in Linux (per-volume), by a worker for each drive (per-drive), or in this
-//! layer's other modes (inline, auto). `millrace-lab paper` calls this file.
+//! volume is served as in Linux (per-volume), by a worker for each drive (per-drive), or in
+//! millrace's other modes (inline, auto). `millrace-lab paper` calls this file.
 
 use std::sync::LazyLock;
 

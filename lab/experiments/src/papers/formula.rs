@@ -1,11 +1,12 @@
-//! `Formula`: computes a number, or a list of numbers, from the points that were run.
+//! `Formula`: computes a number, or a list of numbers, from the simulations (points) that were run.
 //!
-//! A paper's file has formulas for lines, cells and checks. `iops` is a metric of the current
-//! point; `iops[mode=mq]` is the metric of the point with another setting. A name from the file's
-//! `formulas` stands for that formula. `each(processes: iops)` is the list of results over the
-//! file's values named `processes`. Operators work on lists element by element; a comparison gives
-//! 1 or 0. If a formula needs a point that was not run, its value is `None`. Only `sheet` calls
-//! this file. A mistake in a paper's file panics; a test parses all files.
+//! A paper's file has formulas for the lines of plots, the cells of tables, and checks. `iops` is a
+//! metric of the current point; `iops[mode=mq]` is the metric of the point with another setting. A
+//! name from the file's `formulas` stands for that formula. `each(processes: iops)` is the list of
+//! `iops` for all values that the file lists under `processes`. Operators work on lists element by
+//! element; a comparison gives 1 or 0. If a formula needs a point that was not run, its value is
+//! `None`. Only `sheet` calls this file. A mistake in a paper's file panics; a test parses all
+//! files.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! `msst15`: the experiments of the MIOT paper (MSST 2015) on a similar simulated machine, in
-//! virtual time.
+//! `msst15`: the experiments of the MIOT paper (MSST 2015) on a simulated machine like the paper's,
+//! in virtual time.
 //!
 //! A guest with 8 vCPUs runs on 4 cores; for comparison, the host runs the same workload without a
 //! guest. A `Point` is one simulation with settings from `papers/msst15.toml`, which also has the
@@ -150,7 +150,8 @@ impl Point {
             workload: self.workload(seed),
             length: Length::Time(LENGTH_NS),
             stamp: Stamp::Batch,
-            // Linux 3.17 contains the libaio changes of Bjorling et al., SYSTOR 2013.
+            // The modelled kernel, Linux 3.17, contains the libaio changes of Bjorling et al.,
+            // SYSTOR 2013.
             interface: InterfaceKind::LibaioFixed,
             batch: Some(1),
             irq: if self.device == Device::Nvme { Irq::Poller } else { Irq::Submitter },

@@ -54,8 +54,8 @@ pub struct ClientRow {
     pub cost_ns_per_s: f64,
     /// Cost of the client's I/Os as a fraction of the cost of all clients' I/Os, 0 to 1.
     pub share: f64,
-    /// Fraction of the cost of all clients' I/Os that is the client's share by weight, if all
-    /// clients always have I/O waiting.
+    /// Client's weight as a fraction of all clients' weights: the `share` that the client should
+    /// get if all clients always have I/O waiting.
     pub weight_share: f64,
     #[serde(flatten)]
     pub failed: FailedIos,

@@ -2,9 +2,8 @@
 //! results.
 //!
 //! Callers use `contend_simulated` and `contend`; both call `run_on`. The implementations of
-//! `ClientHost` cover the differences between a simulated machine and this one. Results and the
-//! volume leave a simulation through shared memory, so that dropping the volume takes no virtual
-//! time.
+//! `ClientHost` cover the differences between a simulated machine and this one. A simulation
+//! returns the volume together with the results, so that dropping the volume takes no virtual time.
 
 use std::sync::Arc;
 
@@ -65,8 +64,8 @@ fn wait<S: Sleeper>(
 ) -> Result<(), Error> {
     let due_ns = channel.sleep_until().map_or(until_ns, |due_ns| due_ns.min(until_ns));
     if sleeper.sleep(due_ns, &|| channel.has_work())? {
-        // Do the channel's periodic work if due. Otherwise `sleep_until` would stay in the past,
-        // and no further sleep would last.
+        // Do the channel's periodic work if due. Otherwise `sleep_until` would return a past time
+        // again, and each further sleep would end at once.
         channel.tick();
     }
     Ok(())

@@ -178,8 +178,9 @@ struct ScatteredBlocks {
 
 impl ScatteredBlocks {
     fn new(blocks: u64, first: u64) -> ScatteredBlocks {
-        // `step` is the distance of consecutive ranks in blocks. Near 0.618 `blocks` (golden
-        // ratio), hot blocks scatter evenly. Without a common divisor, each block has one rank.
+        // `step` is the distance of consecutive ranks in blocks. A step near 0.618 times `blocks`
+        // (golden ratio) scatters hot blocks evenly. If `step` and `blocks` have no common divisor,
+        // each block has one rank.
         let golden = (blocks as f64 * 0.618_033_988_749_895) as u64;
         let step = (golden.max(1)..).find(|step| divisor(*step, blocks) == 1).unwrap_or(1);
         ScatteredBlocks { step, first, blocks }
@@ -201,8 +202,8 @@ fn divisor(a: u64, b: u64) -> u64 {
 struct Zipf {
     theta: f64,
     count: f64,
-    /// Range of the uniform random draw. A drawn number is a value of the integral of x^-theta; x,
-    /// rounded, is the rank.
+    /// Range of the uniform random numbers. The rank is the rounded x for which the integral of
+    /// x^-theta has the drawn value.
     begin: f64,
     end: f64,
     /// A rank that exceeds its unrounded value by at most `near` is accepted without further test.

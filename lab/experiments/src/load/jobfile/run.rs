@@ -74,7 +74,8 @@ struct RunningClone<'a>(&'a AtomicU32);
 
 impl Drop for RunningClone<'_> {
     fn drop(&mut self) {
-        // Relaxed: no data depends on the count. A job that sees an old count checks again later.
+        // Relaxed: no data depends on the number of running clones. A job that sees an old number
+        // checks again later.
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -216,8 +217,8 @@ fn volume_of(volumes: &[Arc<Volume<Native>>], clone: u32) -> &Arc<Volume<Native>
     &volumes[clone as usize % volumes.len()]
 }
 
-/// Checks that the buffers of jobs that run together fit into memory, because too large buffers
-/// would push everything else out before an allocation fails. Trims have no buffers.
+/// Checks that the buffers of jobs that run together fit into half of the memory. Larger buffers
+/// would push other programs out of memory long before an allocation failed. Trims have no buffers.
 fn check_buffers(file: &JobFile) -> Result<(), BenchError> {
     let Some(memory) = memory_bytes() else { return Ok(()) };
     let mut all = 0_u64;

@@ -117,7 +117,8 @@ pub(super) struct Zones {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Verify {
-    /// True if the job checks blocks: blocks that it wrote, or another job's if the job only reads.
+    /// True if the job reads back and checks the blocks that it wrote or, if it only reads, the
+    /// blocks that another job wrote.
     pub(super) read_back: bool,
 }
 

@@ -275,7 +275,7 @@ impl Tally {
         let classes = self.classes.as_flattened_mut().iter_mut().chain(&mut self.slower);
         let theirs = other.classes.as_flattened().iter().chain(&other.slower);
         classes.zip(theirs).for_each(|(mine, theirs)| *mine += theirs);
-        // Sum the run times: fractions of processor time are relative to the sum.
+        // Sum the jobs' run times: reports give the processor time as a fraction of this sum.
         self.runtime_ns += other.runtime_ns;
         self.usage = self.usage.with(other.usage, |mine, theirs| mine + theirs);
         self.errors += other.errors;

@@ -15,7 +15,7 @@ use super::value::{Base, each, float, switch, time_ns, whole};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Needs {
     Value,
-    /// The option's name without a value switches the setting on.
+    /// The option needs no value: its name alone switches the setting on.
     Nothing,
 }
 

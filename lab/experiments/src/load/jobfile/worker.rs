@@ -36,7 +36,7 @@ pub(super) struct Setting<'a> {
     pub(super) span: Span,
     pub(super) cached: Option<CachedRange>,
     pub(super) clone: u64,
-    /// Number that is XORed with the seed; 0 if every run uses the same seed.
+    /// Number that is XORed with the seed so that runs differ; 0 if every run uses the same seed.
     pub(super) salt: u64,
     pub(super) interrupt: &'a Interrupt,
 }

@@ -2,8 +2,9 @@
 //!
 //! The search reads the ranges that are not known to be zeroes: all of them if they are small,
 //! otherwise samples that are spread over them. The first and the last sample lie at the ends of
-//! the ranges, where partition tables, file systems and backups of such tables are. Bytes other
-//! than zero count as data; allocated zeroes do not. servers.rs calls this file and does the reads.
+//! the ranges, where partition tables, their backups and the headers of file systems are. Bytes
+//! other than zero count as data; zeroes in allocated blocks do not. servers.rs calls this file and
+//! does the reads.
 
 use std::ops::Range;
 
@@ -37,8 +38,8 @@ pub(super) fn first_data<E>(
     Ok(None)
 }
 
-/// Returns the parts of `ranges` that belong to one sample. The sample begins `place` bytes after
-/// the start of the ranges, if these are put one after another, and has `PLACE_BYTES` bytes.
+/// Returns the parts of `ranges` that belong to one sample. The sample has `PLACE_BYTES` bytes and
+/// begins at offset `place`, counted as if the ranges were joined without gaps.
 fn parts(ranges: &[Range<u64>], place: u64) -> impl Iterator<Item = Range<u64>> {
     let mut before = 0;
     ranges.iter().filter_map(move |range| {
