@@ -21,8 +21,8 @@ const STUCK_NS: u64 = 10_000_000_000;
 
 const LOOK_NS: u64 = 100_000_000;
 
-/// Time in nanoseconds for which a drive with requests in flight completes none, before an error
-/// text says that the drive does not answer.
+/// Time without a completion, in nanoseconds, after which an error text says that a drive with
+/// requests in flight did not answer.
 const SILENT_NS: u64 = FLUSH_NS / 2;
 
 /// Progress of a volume's final flush. The flush of a cache may continue while its drives write
@@ -59,10 +59,9 @@ impl Progress {
         Progress { volume, least, before, completed, last: None, looked_ns, limit }
     }
 
-    /// Returns true if the flush must end: the caller grants no more time (`given_ns` is 0), and
-    /// the drives have made no progress until `more_ns` after the deadline. Call this in each
-    /// iteration of the event loop, because each progress that the call notices extends the
-    /// deadline.
+    /// Returns true if the flush must be abandoned: the caller grants no more time (`given_ns` is
+    /// 0), and the deadline passed at least `more_ns` ago. Call this in each iteration of the event
+    /// loop, because only the call notices progress of the drives, which extends the deadline.
     pub(crate) fn is_over(&mut self, given_ns: u64, more_ns: u64) -> bool {
         let now_ns = Native::now();
         if now_ns >= self.looked_ns + LOOK_NS {
@@ -125,7 +124,8 @@ impl Progress {
         if !refused.is_empty() {
             text.push_str(&format!(": writes to {refused} failed"));
         }
-        // A drive named for failed writes or flushes is not named again as not answering.
+        // A drive that the text names for failed writes or flushes is not also named for not
+        // answering.
         let silent = names(&|at| is_silent(at) && !has_failed(at) && !has_refused(at));
         if self.last.is_some() && !silent.is_empty() {
             text.push_str(&format!("; {silent} did not answer in time"));
@@ -146,7 +146,7 @@ impl Progress {
     }
 }
 
-/// Returns true if at least one of the flushes may go on.
+/// Returns true if the final flush of at least one volume may continue.
 pub(crate) fn goes_on(progress: &mut [Progress], given_ns: u64) -> bool {
     // Every volume is visited, even after the result is known, because `is_over` has to be called
     // regularly for each volume to notice its progress.

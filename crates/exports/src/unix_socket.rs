@@ -213,8 +213,9 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Listens at a path with the given access. A socket file gets the mode of the socket, so the mode
-/// is set before the file exists. A change of the umask would also affect files of other threads.
+/// Listens at a path with the given access. A socket file gets the mode of its socket, so the mode
+/// is set before `bind` creates the file. The umask stays unchanged, because it also applies to
+/// files that other threads create.
 fn listen_with(path: &Path, access: &SocketAccess) -> io::Result<UnixListener> {
     let kind = (net::SocketType::STREAM, net::SocketFlags::CLOEXEC);
     let socket = net::socket_with(net::AddressFamily::UNIX, kind.0, kind.1, None)?;
@@ -226,7 +227,7 @@ fn listen_with(path: &Path, access: &SocketAccess) -> io::Result<UnixListener> {
     net::bind(&socket, &net::SocketAddrUnix::new(path)?)?;
     if access.owner.or(access.group).is_some() {
         std::os::unix::fs::lchown(path, access.owner, access.group).map_err(|error| {
-            // The file is removed here, because no later server may come that replaces it.
+            // The file is removed here. Otherwise it would stay until a server replaces it.
             let _ = std::fs::remove_file(path);
             io::Error::other(format!(
                 "its owner or group cannot be set: {error}; only root may change a file's owner, and \

@@ -48,7 +48,8 @@ pub(crate) struct WorkerContext {
     pub(crate) threads: usize,
     pub(crate) shared: Arc<ServerState>,
     pub(crate) secure: TlsTurnLimits,
-    /// Connections that the thread will check before the next iteration of its event loop.
+    /// Connections whose state has changed. Before the next iteration of its event loop, the thread
+    /// starts their sends and receives.
     pub(crate) touched: Vec<usize>,
 }
 
@@ -273,7 +274,8 @@ impl WorkerContext {
             end - sector,
             most,
         );
-        // The request may begin in the middle of the first extent's first sector.
+        // The extents begin with a whole sector. The bytes of that sector before an unaligned
+        // request are subtracted from the first extent.
         let mut before = request.offset & 511;
         let extents = extents.into_iter().map(|extent| Extent {
             len: (extent.nr_sectors << 9) - std::mem::take(&mut before),

@@ -173,7 +173,8 @@ impl ExportTable {
                 is_on_demand: config.on_demand.is_some(),
             };
             let key = export.key();
-            // The counter of failures of an earlier export with the same key goes on.
+            // Failures are added to the counter of the earlier export with the same key, if there
+            // was one.
             if let Some(known) = self.faults.get(&key) {
                 export.faults = Arc::clone(known);
             }

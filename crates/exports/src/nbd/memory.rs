@@ -93,7 +93,7 @@ impl PoolBuffer {
 
 #[derive(Debug)]
 struct RegionNote {
-    /// Address and length of the region if it is lent to the ring.
+    /// Address and length of the region if it is lent to the ring (registered with io_uring).
     lent: Option<(*mut u8, usize)>,
     /// Number of the region's buffers that drives may still use after their requests timed out.
     stuck: u16,
@@ -136,8 +136,8 @@ impl BufferPool {
         self.arenas.iter().map(BufferArena::idle_bytes).sum()
     }
 
-    /// Takes a buffer for a connection out of the memory budget's part `part`. Returns `None` if
-    /// that part is used up, or if connections in the waiting line come first.
+    /// Takes a buffer for a connection from `part` of the memory budget. Returns `None` if that
+    /// part is used up, or if connections in the waiting line come first.
     #[inline]
     pub(crate) fn take(&mut self, waiter: MemoryWaiter, part: MemoryPart) -> Option<PoolBuffer> {
         let (order, arena) = (order_of(waiter.bytes)?, waiter.class());
@@ -266,8 +266,9 @@ impl BufferPool {
     }
 }
 
-/// Lends a region of small buffers to the ring. The kernel then need not pin the pages for every
-/// I/O of a file drive. Regions of long buffers would pin too much memory.
+/// Lends a region of small buffers to the ring (registers it with io_uring), so that the kernel
+/// need not pin the pages again for every I/O of a file drive. A region of long buffers is not
+/// lent, because a registered region stays pinned.
 fn lend(handle: &Handle, region: &Region) -> Option<(*mut u8, usize)> {
     let (start, len) = (region.start().as_ptr(), region.len_bytes());
     if len > REGION_BYTES {
@@ -280,7 +281,8 @@ fn lend(handle: &Handle, region: &Region) -> Option<(*mut u8, usize)> {
     if handle.fixed_buffer(start, len).is_some() {
         return Some((start, len));
     }
-    // Drives on this ring must not report the refusal as one of their own memory.
+    // The kernel refused to register the region. The region is taken back, so that no drive on this
+    // ring reports the refusal as one of the drive's own memory.
     // SAFETY: no operation uses the new region.
     unsafe { handle.take_back(start, len) };
     None
@@ -295,7 +297,8 @@ impl Drop for BufferPool {
     }
 }
 
-/// Returns the size of the buffer for `len_bytes`, or `None` if that is too long.
+/// Returns the size of a pool buffer for `len_bytes` of payload, or `None` if no buffer is that
+/// long.
 #[inline]
 pub(crate) fn buffer_bytes(len_bytes: usize) -> Option<usize> {
     order_of(len_bytes).map(order_bytes)

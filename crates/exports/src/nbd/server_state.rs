@@ -1,4 +1,5 @@
-//! State shared by a server's I/O threads: limits, mailboxes, counters, the order to stop.
+//! State shared by a server's I/O threads: the connection limit, a mailbox for messages to each
+//! thread, counters, and the order to stop the server.
 //!
 //! Lock order: all locks are taken alone and briefly. Invariant: a connection counts against the
 //! limit from [`ServerState::admit`] to [`ServerState::dismiss`].
@@ -150,8 +151,8 @@ pub(crate) struct ServerState {
     pub(crate) sockets: Mutex<Vec<Option<Listener>>>,
     pub(crate) mailboxes: Vec<Mailbox<ThreadMessage>>,
     pub(crate) published: Vec<PublishedCounters<{ ServerStats::COUNT }>>,
-    /// Number of events so far after which all threads must check their connections, for example
-    /// freed memory. Each thread compares it with the number that it saw last.
+    /// Number of events so far, such as freed memory, after which every thread must check its
+    /// connections. Each thread compares this number with the number that it saw last.
     pub(crate) changes: AtomicU64,
     pub(crate) ending: ShutdownState,
 }

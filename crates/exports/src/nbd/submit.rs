@@ -39,8 +39,8 @@ pub(crate) struct Submitter {
     /// True if a bio was submitted since the thread last polled for completions.
     pub(crate) fresh: bool,
     pub(crate) retry: Vec<usize>,
-    /// True if all threads must look at their writes: a waiting write got its range lock, or writes
-    /// to a volume now need range locks.
+    /// True if all threads must check their writes, because a waiting write got its range lock, or
+    /// because writes to a volume now need range locks.
     pub(crate) ranges_changed: bool,
     zeroes: Arc<Zeroes>,
     thread: usize,
@@ -81,8 +81,9 @@ impl Submitter {
         self.push(id);
     }
 
-    /// Submits a request to its volume's channel. Queues the request if the channel is full or its
-    /// free places are for other groups, or if earlier requests of the group wait.
+    /// Submits a request to its volume's channel. Queues the request if the channel is full, if the
+    /// channel's free places are reserved for other groups, or if earlier requests of the same
+    /// group wait.
     #[inline]
     fn push(&mut self, id: u32) {
         let ticket = self.tickets.get(id);

@@ -240,8 +240,8 @@ impl Worker {
             return self.core.kill(conn);
         }
         conn.moved(bytes);
-        // Sends the rest of the replies before the thread takes further requests of the client. So
-        // the client can read replies while the thread works.
+        // Sends the rest of the replies before the thread takes further requests of the client, so
+        // that the client can read replies while the thread processes these requests.
         if (has_rest || conn.out.has_rest()) && conn.phase == ConnectionPhase::Transmission {
             conn.turn.has_more = true;
             conn.pump_send(&self.ring, &mut self.core.pool);
@@ -354,8 +354,8 @@ impl Worker {
                 lane.channel.tick();
             }
         }
-        // Every time limit that `deadline` considers must be handled here. Otherwise a past limit
-        // would prevent each later sleep.
+        // Every time limit that `deadline` considers must be handled here. Otherwise a limit that
+        // has passed would stay the earliest one, and the thread would never sleep again.
         let now_ns = Native::now();
         let pause_ns = self.client_timers.clock.look(now_ns, LOOK_NS);
         if pause_ns > 0 {

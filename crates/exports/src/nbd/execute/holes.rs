@@ -21,8 +21,8 @@ impl WorkerContext {
         conn: &mut Connection,
         request: ClientRequest<'_>,
     ) -> bool {
-        // Null drives serve to measure the whole path of a request, so their reads are not answered
-        // here.
+        // Reads of null drives are not answered here, because null drives serve to measure the
+        // whole path of a request.
         let has_chunks = request.granted.session.style != ReplyStyle::Simple;
         if request.command != Command::Read || !has_chunks || request.granted.no_payload {
             return false;

@@ -1,7 +1,7 @@
 //! Takes a payload buffer for a connection's next request, or makes the connection wait for one.
 //!
-//! memory/budget.rs has the rules. The server receives nothing from a waiting connection, so its
-//! client waits too. worker/memory_retry.rs retries the request.
+//! memory/budget.rs has the rules for sharing the memory. The server receives nothing from a
+//! waiting connection, so its client waits too. worker/memory_retry.rs retries the request.
 //!
 //! Invariant: a connection that holds no buffer waits in the waiting line (memory/waiting_line.rs),
 //! or for memory of its volume's other requests. A connection that holds buffers is retried
@@ -98,8 +98,8 @@ impl WorkerContext {
             return self.refuse_stuck(conn, request);
         }
         self.submitter.lanes[lane].memory_waiters.push(conn.index);
-        // Only requests of the volume can free the memory. Meanwhile the connection must not block
-        // others, so it leaves the server's waiting line for memory.
+        // Only requests of the volume can free the memory. Connections to other volumes must not
+        // wait behind this one, so it leaves the server's waiting line for memory.
         conn.stop_waiting(&mut self.pool);
         conn.memory_wait = MemoryWait::Buffers;
         TakeResult::NoMemory

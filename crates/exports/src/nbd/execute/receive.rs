@@ -58,8 +58,8 @@ impl WorkerContext {
         self.take_input(conn);
     }
 
-    /// Ends the delay of the connection's next receive, which gave the client time to read its
-    /// replies. The client has read most of them, or took too long.
+    /// Lets a connection receive again. Its receive was delayed to give the client time to read
+    /// replies; the client has read most of the replies, or has taken too long.
     pub(crate) fn caught_up(&mut self, conn: &mut Connection) {
         conn.input.busy = false;
         (conn.out.backlog_bytes, conn.out.backlog_replies) = (0, 0);
@@ -120,8 +120,8 @@ impl WorkerContext {
                 }
                 self.negotiated(conn);
             }
-            // An attacker on the network may have inserted these bytes after the client's STARTTLS
-            // option.
+            // Unencrypted bytes after the client's STARTTLS option may come from an attacker on the
+            // network.
             Err(error @ ProtocolError::BytesAfterStartTls(_)) => {
                 self.refuse_secure(conn, &error);
             }
@@ -194,8 +194,8 @@ impl WorkerContext {
         if !conn.negotiation.as_deref().is_some_and(is_over) {
             return;
         }
-        // The negotiation is dropped last, because its `GrantedExport` keeps the volume in use
-        // until the client is counted.
+        // The negotiation is dropped last: its `GrantedExport` counts as a user of the volume until
+        // this thread has opened the volume for the client.
         let Some(mut negotiation) = conn.negotiation.take() else { return };
         let Some(then) = negotiation.then.take() else { return };
         let Some((session, export)) = then else {

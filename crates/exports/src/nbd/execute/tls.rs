@@ -29,7 +29,7 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(60);
 pub(crate) struct TlsTurnLimits {
     handshakes: u32,
     refusals: FailureLogLimit,
-    /// Limits warnings that new clients wait until a file descriptor is free.
+    /// Limits the warnings that `accept` failed, for example because no file descriptor is free.
     waits: FailureLogLimit,
 }
 
@@ -40,7 +40,8 @@ struct FailureLogLimit {
 }
 
 impl FailureLogLimit {
-    /// Returns true if an event may be logged now, as one of at most `max` within [`SHOWN_WITHIN`].
+    /// Counts an event. Returns true if the event may be logged: at most `max` are logged within
+    /// [`SHOWN_WITHIN`].
     fn may_show(&mut self, now: Instant, max: u32) -> bool {
         if self.since.is_none_or(|since| now.duration_since(since) > SHOWN_WITHIN) {
             (self.since, self.shown) = (Some(now), 0);
@@ -61,7 +62,7 @@ impl TlsTurnLimits {
         self.handshakes <= HANDSHAKES_PER_TURN
     }
 
-    /// Returns true if a refused client may be logged as a warning.
+    /// Counts a refused client. Returns true if its refusal may be logged as a warning.
     #[cold]
     pub(crate) fn shows(&mut self) -> bool {
         self.refusals.may_show(Instant::now(), SHOWN_MAX)
@@ -76,7 +77,7 @@ impl TlsTurnLimits {
 
     #[cold]
     pub(crate) fn not_accepted(&mut self, address: &str, errno: i32) {
-        // The server retries `accept` ten times a second.
+        // The limit is needed because the server retries a failed `accept` ten times a second.
         if self.waits.may_show(Instant::now(), 1) {
             let error = std::io::Error::from_raw_os_error(errno);
             let remedy = match errno {

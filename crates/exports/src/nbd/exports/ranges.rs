@@ -1,15 +1,16 @@
-//! Lock table of sector ranges being written, used once a client writes partial blocks, leaves
-//! while its writes are in flight, or gets no answer to a write in time.
+//! Lock table of the sector ranges of a volume that are being written. The table is used once a
+//! client writes partial blocks, leaves while its writes are in flight, or gets no answer to a
+//! write in time.
 //!
 //! To write a part of a block the server reads the block, changes it and writes it back. Such a
-//! write locks its blocks exclusively, so that no other write to them is lost. The first partial
-//! write starts the table. Then each thread that has opened the volume enters its writes, including
-//! those in flight, and calls `confirm`. Exclusive locks are granted once all threads have called
-//! `confirm`.
+//! write locks its blocks exclusively, so that no other write to them is lost. The first event that
+//! needs locks starts the table: each thread that has opened the volume then enters its writes,
+//! including those in flight, and calls `confirm`. Exclusive locks are granted once all threads
+//! have called `confirm`.
 //!
 //! Invariants: overlapping ranges are held at the same time only by writers of whole blocks.
 //! Waiting writes queue in order, and none overtakes another that waits for the same block.
-//! Discards and zeroes count as writes. Writes by guests of the volume are not tracked.
+//! Discards and zeroes count as writes. Writes of virtual machines to the volume are not tracked.
 //!
 //! Lock order: the table's lock is taken alone.
 
@@ -48,7 +49,8 @@ impl RangeEntry {
 
 #[derive(Debug, Default)]
 struct RangeTable {
-    /// True once a client has written a partial block. From then on, all writes take range locks.
+    /// True once an event has needed locks (see the file header). From then on, all writes of the
+    /// volume take range locks.
     started: bool,
     /// Locks, held or waiting, in the order in which they were requested. A lock waits for earlier
     /// locks that conflict. An exclusive lock also waits until the writes in flight of all threads
@@ -101,7 +103,7 @@ impl RangeLocks {
         !std::mem::replace(&mut lock(&self.0).started, true)
     }
 
-    /// Returns true if a partial block was written, so that all writes now need range locks.
+    /// Returns true if all writes to the volume now need range locks.
     pub(crate) fn is_started(&self) -> bool {
         lock(&self.0).started
     }
@@ -142,9 +144,9 @@ impl RangeLocks {
         table.settle()
     }
 
-    /// Makes the lock of a write in flight exclusive: nobody waits for the write any more, but it
-    /// may still run at any time, and must not overwrite a newer one. Returns false while some
-    /// threads do not enter their writes yet.
+    /// Makes the lock of a write in flight exclusive. The client of the write has left or gets an
+    /// error, but the write may still run and must not overwrite a newer one. Returns false until
+    /// all threads enter their writes in the table.
     pub(crate) fn fence(&self, key: RangeHolder) -> bool {
         let mut table = lock(&self.0);
         let own = table.entries.iter_mut().filter(|entry| entry.key == key);

@@ -13,8 +13,8 @@
 //! - Memory that *stuck* drives may still use, because they have not answered a request, is
 //!   unavailable. A request that can never fit beside that memory is refused.
 //!
-//! If the memory is hardly enough for one largest request, windows and reserves shrink or vanish.
-//! Called by the pools, memory_wait.rs and memory_retry.rs.
+//! If the memory hardly suffices for one request of the largest size, windows and reserves shrink
+//! or vanish. Called by the pools, memory_wait.rs and memory_retry.rs.
 //!
 //! Lock order: the lock is taken alone and briefly. A request does not take it while the waiting
 //! line is empty, no limit applies to its group and its thread has a region with room.
@@ -39,7 +39,7 @@ type RegionBytes = [usize; SIZE_CLASSES + 1];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryPart {
-    /// A request within its connection's window (reserved memory) may use all payload memory.
+    /// All payload memory, for a request within its connection's window (reserved memory).
     Window,
     /// Payload memory that is not reserved for the windows of connections.
     Shared,

@@ -1,13 +1,13 @@
-//! The line of connections that wait for payload memory, and the accounts that delay some of them.
+//! The line of connections that wait for payload memory, and the memory accounts of limited groups.
 //!
 //! A request that waits for a limit of its group keeps its buffer as long as the limit demands.
 //! Such requests are charged to *accounts*: each group has one for reads and one for writes.
 //! - An account may hold an eighth of the memory, or one request. A connection whose account is
 //!   full delays only connections of its own group.
 //! - All accounts together may hold half of the memory, so that the other half stays free for
-//!   requests without a limit. In the first half, each request leaves a sixteenth of the memory to
-//!   each size class smaller than its own. So small requests of a group do not wait for large ones
-//!   of another. One request of each class always fits.
+//!   requests without a limit. Within the accounts' half, a request leaves a sixteenth of the
+//!   memory to each size class smaller than its own, so that small requests of a group do not wait
+//!   for large ones of another group. One request of each class always fits.
 //!
 //! The `MemoryBudget` (budget.rs) owns the line and protects it with its lock. Invariants: a
 //! connection is in the line at most once, and the connections of an account take turns in order.
@@ -108,8 +108,9 @@ impl WaitingLine {
         let AccountLimits { max_bytes, kept_bytes } = limits;
         let (class, held_bytes) = (waiter.class(), self.class_bytes);
         let smaller = held_bytes[..class].iter().map(|bytes| kept_bytes.max(*bytes));
-        // Larger size classes count only up to their limit, which a single large request may
-        // exceed. So such a request does not use up the reserve of smaller classes.
+        // A single large request may exceed the limit of the larger size classes. Their memory
+        // counts only up to that limit, so that such a request does not use up the reserve of
+        // smaller classes.
         let larger_max = max_bytes / 2 - (class + 1) * kept_bytes;
         let larger = held_bytes[class + 1..].iter().sum::<usize>().min(larger_max);
         let all_bytes = smaller.sum::<usize>() + held_bytes[class] + larger;
@@ -117,8 +118,9 @@ impl WaitingLine {
     }
 
     /// Returns the waiting connections that may use free memory, in order. `last`, if given, is
-    /// added at the end. Connections without a group account always may. Of an account that is not
-    /// full, only the first may, unless all accounts together are full for its size class.
+    /// added at the end. Connections without a group account are always included. Of each account
+    /// only the first connection is included, and only if neither the account nor all accounts
+    /// together are full for its request.
     pub(crate) fn contenders(
         &self,
         limits: AccountLimits,

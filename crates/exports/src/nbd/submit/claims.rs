@@ -1,11 +1,12 @@
 //! Range locks for the writes of one I/O thread.
 //!
-//! A thread enters its writes in the volume's
-//! [`RangeLocks`](crate::nbd::exports::ranges::RangeLocks) once a client of the server writes
+//! A thread enters its writes to a volume in the volume's
+//! [`RangeLocks`](crate::nbd::exports::ranges::RangeLocks) once any client of the volume writes
 //! partial blocks, leaves while its writes are in flight, or gets no answer to a write in time.
 //!
-//! Invariants: while a block is read and written back, no other request of the server writes it.
-//! While a write may still run whose client got an error or left, newer writes of its blocks wait.
+//! Invariants: while a block is read and written back, no other request of the server writes it. If
+//! the client of a write got an error or left, but the write may still run, newer writes to the
+//! same blocks wait.
 
 use std::sync::Arc;
 
@@ -34,8 +35,9 @@ impl Submitter {
     }
 
     /// Makes newer writes of the same blocks wait for a write whose client has left or gets no
-    /// answer in time, since the write may still run. Returns false while other threads do not
-    /// enter their writes yet; an error must not be sent before.
+    /// answer in time, since the write may still run. Returns false while some thread has not yet
+    /// entered its writes in the volume's `RangeLocks`; until then no error may be sent to the
+    /// client.
     pub(crate) fn fence(&mut self, id: u32) -> bool {
         let ticket = self.tickets.get(id);
         if !ticket.op.is_write() || ticket.waits.claim == RangeClaim::Waiting {
@@ -82,9 +84,8 @@ impl Submitter {
         }
     }
 
-    /// Handles volumes whose writes need range locks, because a client has written a partial block.
-    /// Locks the ranges of this thread's writes in flight, and submits writes whose wait for a lock
-    /// has ended.
+    /// Handles volumes whose writes now need range locks. Locks the ranges of this thread's writes
+    /// in flight, and submits writes whose wait for a lock has ended.
     pub(crate) fn follow_ranges(&mut self) {
         for lane in 0..self.lanes.numbers() {
             let its = self.lanes.get_mut(lane);

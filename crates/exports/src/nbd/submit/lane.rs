@@ -18,8 +18,9 @@ use super::ticket::{Ticket, TicketState};
 use super::waiting_tickets::WaitingTickets;
 
 pub(crate) const CHANNEL_DEPTH: u32 = 1024;
-/// Places of the channel for groups of which at most `FEW` requests are started. Other groups'
-/// requests would fill all places, and a scheduler orders only requests in the block layer.
+/// Number of the channel's places reserved for groups with at most `FEW` started requests. Without
+/// the reserve, other groups could fill the channel, and the block layer's scheduler orders only
+/// requests that have a place.
 const RESERVED: u32 = 64;
 const FEW: u32 = 16;
 /// Number of overdue requests (not answered by drives in time) at which a volume counts as stuck.
@@ -38,9 +39,10 @@ pub(crate) struct VolumeLane {
     /// Time limit of the volume's drives for one request, in nanoseconds; 0 for no limit.
     pub(crate) timeout_ns: u64,
     pub(crate) look_ns: u64,
-    /// Timeouts that the block layer has counted at the volume's drives, and the number of further
-    /// searches for overdue requests in which a drive counts as late.
+    /// Timeouts of the volume's drives that the block layer had counted at the last search for
+    /// overdue requests.
     pub(crate) timeouts: u64,
+    /// Number of further searches for overdue requests in which a drive counts as late.
     pub(crate) late_looks: u8,
     /// Number of requests in the block layer or waiting for space there, without overdue requests.
     pub(crate) started: u32,
@@ -72,7 +74,7 @@ impl VolumeLane {
             tracks: served.ranges.enter_lane(),
             memory_waiters: Vec::new(),
         };
-        // Timeouts of the time before do not count.
+        // Timeouts from before the lane was opened do not count.
         lane.has_late_drive();
         lane.late_looks = 0;
         lane
@@ -83,7 +85,8 @@ impl VolumeLane {
         self.overdue >= OVERDUE_MAX
     }
 
-    /// Returns true if the free places of the channel are for other groups.
+    /// Returns true if the channel's free places are reserved for groups with few started requests,
+    /// and `group` has more.
     #[inline]
     pub(crate) fn is_reserved_for_others(&self, group: GroupId) -> bool {
         self.channel.in_flight() >= CHANNEL_DEPTH - RESERVED
@@ -129,7 +132,8 @@ impl VolumeLane {
     }
 }
 
-/// Factor by which a cache lengthens its volume's timeout, as a flush writes all dirty pages.
+/// Factor by which the timeout of a cached volume exceeds that of its drives, because a flush of
+/// the cache writes all dirty pages.
 const CACHE_TIMEOUTS: u64 = 20;
 
 /// Returns the longest timeout of a volume's drives in nanoseconds; 0 if some drive has no timeout.

@@ -54,8 +54,8 @@ impl Submitter {
 
     /// Searches a volume's started requests once and returns the overdue ones. Requests that wait
     /// for a limit of their group are exempt. All requests are exempt while a drive reconnects,
-    /// because the drive then limits their time, and while no drive is late with a request that it
-    /// has: then they only wait for their turn.
+    /// because the drive itself then limits their time. All are also exempt while no drive is late
+    /// with a request, because they then only wait for their turn.
     pub(crate) fn find_overdue(&mut self, lane: usize) -> Vec<u32> {
         let (mut found, tickets, its) = (Vec::new(), &mut self.tickets, &mut self.lanes[lane]);
         let is_late = its.has_late_drive();
@@ -84,7 +84,8 @@ impl Submitter {
     }
 
     /// Drops a closed connection's requests that wait for space in a channel or for a limit of
-    /// their group. The others end later: newer writes of their blocks wait for them.
+    /// their group. The connection's other requests end later, and newer writes of the same blocks
+    /// wait for them.
     pub(crate) fn drop_waiting_of(&mut self, serial: u64, pool: &mut BufferPool) {
         for lane in 0..self.lanes.numbers() {
             if self.lanes.get_mut(lane).is_none() {

@@ -1,4 +1,4 @@
-//! Requests (tickets) that wait because the channel is full, or is not to take more of their group.
+//! Requests (tickets) that wait because the channel is full, or takes no more of their group.
 //!
 //! Each group has a list of its own, so that a throttled or greedy group blocks no other. Groups
 //! take turns: a group whose ticket was submitted goes behind the others.
@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use millrace_block::GroupId;
 
-/// Answer to an offered request.
+/// Result of an attempt to submit a waiting request to the channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OfferResult {
     Submitted,

@@ -29,7 +29,8 @@ const CATCH_UP_NS: u64 = 2_000_000;
 /// timeout shortens the measurement.
 const PRESSED_NS: u64 = 4_000_000_000;
 const UNWATCHED_NS: u64 = 500_000_000;
-/// Interval, in nanoseconds, of checks of volumes with requests in flight but without clients.
+/// Interval, in nanoseconds, at which a thread checks if a volume without clients has completed its
+/// last requests and can be closed.
 const LANE_LOOK_NS: u64 = 100_000_000;
 const IDLE_NS: u64 = 2_000_000_000;
 pub(crate) const LANE_IDLE_NS: u64 = 2_000_000_000;
