@@ -283,8 +283,8 @@ impl Device {
     }
 
     /// Switches to new memory regions, and returns when all rings use them. Also waits, for a
-    /// limited time, until removed regions are unmapped. No other wait is allowed here, because
-    /// QEMU stops its guest during this message.
+    /// limited time, until removed regions are unmapped. Waits for nothing else, because QEMU
+    /// stops its guest while this message is handled.
     fn change_memory(&mut self, regions: MappedRegions) -> Result<()> {
         let memory = regions
             .and_then(|regions| GuestMemory::new(regions).map_err(|error| error.to_string()));

@@ -54,7 +54,8 @@ impl SharedExport {
         }
     }
 
-    /// Returns the totals of the export's tenant: requests, and bytes.
+    /// Returns the number of requests and the number of bytes that the block layer has counted for
+    /// the export, under its tenant number.
     pub(super) fn totals(&self) -> [u64; 2] {
         let tenants = self.common.volume.tenants();
         let ops = tenants.iter().filter(|one| one.0 == self.tenant).flat_map(|(_, its)| &its.ops);

@@ -42,8 +42,8 @@ use crate::stop::StopOrder;
 pub(crate) use self::orders::ThreadOrder;
 
 const CHANNEL_DEPTH: u32 = 1024;
-/// Maximum number of requests that are served per queue and iteration if drives answer at once. The
-/// guest then processes these answers while the thread serves the next requests.
+/// Maximum number of requests that one loop iteration takes from each queue if drives answer at
+/// once. Then the guest can process these answers while the thread serves the next requests.
 const AT_ONCE: u32 = 8;
 /// Maximum number of loop iterations without a sleep, after which the thread checks kicks, orders
 /// of the control thread, and counters.
@@ -94,8 +94,8 @@ impl ExportContext {
 }
 
 struct IdleState {
-    /// State of adaptive polling. Index 1 is used after answers were published, when guests react
-    /// to them; index 0 is used otherwise.
+    /// Statistics of adaptive polling. Waits after answers were published, to which guests react,
+    /// are recorded at index 1; all other waits are recorded at index 0.
     polling: [Polling; 2],
     share: CpuShare,
     answered: bool,
@@ -236,9 +236,9 @@ impl IoThread {
 
     #[inline]
     fn take(&mut self) -> u32 {
-        // A queue may fill its whole share of the channel in one iteration if drives do not
-        // complete requests at once, or if the guest runs only while this thread sleeps, because
-        // early answers are then of no use.
+        // Early answers are of no use if drives do not complete requests at once, or if the guest
+        // runs only while this thread sleeps. A queue may then fill its whole share of the channel
+        // in one iteration.
         let count = self.queues.len().max(1);
         let whole = self.turns || self.idle.share.is_shared();
         let most = if whole { (CHANNEL_DEPTH / count as u32).max(AT_ONCE) } else { AT_ONCE };
@@ -299,8 +299,9 @@ impl IoThread {
         // polled.
         let delivered = self.reactor.turn(Wait::No).map_err(failed)?;
         if measured && self.ctx.reactor().counters().system_calls > before {
-            // The average time per request is taken as the cost of one more submission. The time of
-            // the whole call would be too much, because most of it is spent on individual requests.
+            // The fixed cost of a submission is estimated as the average time per request. The time
+            // of the whole call would be too long an estimate, because most of it is spent on
+            // individual requests.
             let cost_ns = (Native::now() - start_ns) / u64::from(submitted);
             self.pace.pace.submitted(cost_ns, submitted);
         }
@@ -362,8 +363,8 @@ impl IoThread {
         }
         self.hits = hits;
         for served in self.queues.iter_mut().flatten() {
-            // Lost memory reads as zeroes, so the ring may look broken. The loss is reported
-            // instead.
+            // Guest memory that the frontend has truncated reads as zeroes, so the ring may look
+            // broken. The truncation is reported instead.
             if !served.reported
                 && let Some(why) = served.queue.damage()
             {

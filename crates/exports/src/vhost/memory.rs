@@ -19,7 +19,7 @@ use millrace_block::{Error, ErrorKind};
 use rustix::fs::{MemfdFlags, fstatfs, ftruncate, memfd_create};
 
 const HUGETLBFS: u64 = 0x9584_58f6;
-/// Page size in bytes. The machine's page size is a multiple of it.
+/// Smallest page size in bytes. The page size of every machine is a multiple of this size.
 const PAGE_BYTES: u64 = 4096;
 
 /// Maximum number of regions, the same as in QEMU's own back ends: a guest that migrates from

@@ -161,7 +161,8 @@ impl Queue {
         self.enabled && self.broken.is_none() && self.stopping.is_none()
     }
 
-    /// Returns the number of requests that could be taken now.
+    /// Returns the number of requests that could be submitted now: available ones in the ring, ones
+    /// left by an earlier process, and the bio that waits for the channel.
     #[inline]
     pub(crate) fn available(&mut self) -> u32 {
         let waiting = self.requests.again.len() as u32 + u32::from(self.held.is_some());
@@ -318,7 +319,7 @@ impl Queue {
                 let data = &self.chain.parts[request.data.0..request.data.1];
                 slot.read_bytes = blk::copy_in(data, &self.flags.id);
                 self.answer(head, status::OK);
-                // False if guest memory was truncated (SIGBUS): no further request is then taken.
+                // If guest memory turned out to be truncated (SIGBUS), no further request is taken.
                 return sigbus::hits() == hits;
             }
             Action::Refused(status) => {

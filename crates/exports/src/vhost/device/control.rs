@@ -52,7 +52,7 @@ pub(crate) struct Frontend {
     stream: Arc<UnixStream>,
     pub(crate) peer: String,
     pub(crate) since_ns: u64,
-    /// Totals of the export's tenant before the frontend connected: requests, and bytes.
+    /// Number of requests and number of bytes of the export before this frontend connected.
     pub(crate) totals_before: [u64; 2],
 }
 
@@ -224,7 +224,8 @@ fn serve(
     *lock(&link.frontend) = Some(Frontend::new(copy, device.totals()));
     let device = Arc::new(Mutex::new(device));
     let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&device));
-    // If the export was stopped before `link.frontend` was set, the first `wait` ends this loop.
+    // A stop of the export before `link.frontend` was set did not disconnect this frontend. In that
+    // case the first `wait` reports the stop and ends this loop.
     loop {
         let mut fds: Vec<&dyn AsFd> = vec![&peeked];
         fds.extend(socket.map(|socket| socket as &dyn AsFd));

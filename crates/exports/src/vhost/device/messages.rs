@@ -23,8 +23,8 @@ use crate::vhost::queue::inflight::Inflight;
 use crate::vhost::ring::SIZE_MAX;
 use crate::virtio::config;
 
-/// Log line for a guest that may send no flushes, because the server that it was started on may
-/// have reported no volatile cache.
+/// Log line for a guest that was started on another server. That server may have reported no
+/// volatile cache, so that the guest sends no flushes.
 const NOT_STARTED_HERE: &str = "this guest was started on another server and may send no flushes (as with qemu-storage-daemon), so \
      each write is made durable before it is answered; restart its QEMU, or run in the guest `echo \
      write back > /sys/block/vda/cache_type`, to let the cache answer writes";

@@ -39,7 +39,7 @@ impl KickPoller {
     }
 
     pub(crate) fn add(&mut self, fd: OwnedFd) -> usize {
-        // An old count of the eventfd may cause one unnecessary check of the ring.
+        // An old kick that the eventfd still counts causes one unnecessary check of the ring.
         let kick = KickDescriptor { fd, armed: false, outstanding: 0, gone: false };
         let free = self.kicks.iter().position(Option::is_none).unwrap_or(self.kicks.len());
         if free == self.kicks.len() {

@@ -33,7 +33,8 @@ impl IoThread {
                     if let Some(served) = self.find(number) {
                         change(&mut served.queue);
                     }
-                    // The queue may have got other memory, which may be damaged already.
+                    // Makes the thread check its queues for damage: the order may have given the
+                    // queue other memory, which the frontend may have truncated already.
                     self.hits = 0;
                 }
                 ThreadOrder::Kick(number, fd) => self.change_kick(number, fd),

@@ -1,21 +1,20 @@
 //! Workload-aware batch submission: decides whether a submission should wait for more requests.
 //!
-//! The functions compute only with the times that are passed to them. I/O threads and the simulator
-//! call them.
+//! The functions read no clock: their callers, I/O threads and the simulator, pass all times.
 //!
 //! Waiting delays the requests taken so far and can save the fixed cost of one submission. So a
-//! setting and the measured cost limit the wait: without a system call per submission there is no
-//! wait. Within the limit the thread waits only while more requests are likely: they arrive at
-//! short intervals, and the client has fewer requests outstanding than its recent peak. A client at
-//! its peak sends nothing until a request completes. Paper: \[MIOT\] workload-aware batch
-//! submission.
+//! wait is never longer than the measured cost of a submission, nor than a configured maximum; a
+//! submission without a system call never waits. Within this limit the thread waits only while more
+//! requests are likely: they arrive at short intervals, and the client has fewer requests
+//! outstanding than its recent peak. A client at its peak sends nothing until a request completes.
+//! Paper: \[MIOT\] workload-aware batch submission.
 
 /// Weight of a new value in an average: 1/2^`WEIGHT_SHIFT`.
 const WEIGHT_SHIFT: u32 = 3;
 /// Averages are kept in units of 1/16 ns, so that small averages change in spite of rounding.
 const FRACTION_SHIFT: u32 = 4;
-/// Upper limit of a measured gap between requests, in multiples of the longest delay of a
-/// submission. Otherwise the average gap would stay large for long after a pause.
+/// Upper limit of a measured gap between requests, as a multiple of the longest time for which a
+/// submission may wait. Without the limit, one pause would keep the average gap large for long.
 const PAUSE_MAX_BOUNDS: u64 = 2;
 /// Time without an arrival that ends a burst, as a multiple of the average gap between arrivals.
 const OVERDUE_GAPS: u64 = 4;

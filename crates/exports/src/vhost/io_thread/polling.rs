@@ -1,10 +1,10 @@
 //! Adaptive polling: decides how long to poll for work before sleeping.
 //!
-//! The functions compute only with the times that are passed to them. I/O threads and the simulator
-//! call them. The thread polls for as long as its last wait took, if polling could have covered
-//! that wait. A wait with a sleep also includes two wake-ups, so polling could have covered waits
-//! of up to three times the longest poll. After a longer wait, and after a few polls without
-//! success, the thread sleeps at once. Kernel counterpart: `halt_poll_ns` of KVM.
+//! The functions read no clock: their callers, I/O threads and the simulator, pass all times. A
+//! thread polls for as long as its last wait took, if polling could have covered that wait. A wait
+//! with a sleep also includes two wake-ups, so polling could have covered waits of up to three
+//! times the longest poll. After a longer wait, and after a few polls without success, the thread
+//! sleeps at once. Kernel counterpart: `halt_poll_ns` of KVM.
 
 /// Minimum duration of a poll in nanoseconds, like KVM's `halt_poll_ns_grow_start`.
 const START_NS: u64 = 10_000;
@@ -15,7 +15,7 @@ const VAIN: u32 = 4;
 const PAUSE_MIN: u32 = 64;
 /// Maximum number of consecutive waits for which the thread does not poll.
 const PAUSE_MAX: u32 = 8192;
-/// Number of successful polls after which the next suspension of polling is short again.
+/// Number of successful polls after which the next pause of polling has length [`PAUSE_MIN`] again.
 const CALM: u32 = 1024;
 
 /// Statistics of a thread's recent waits, which decide about polling.

@@ -10,7 +10,8 @@
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Once};
 
-/// Signal that a process without the handler ignores by default.
+/// Signal that ends a blocked write. Linux ignores it by default, so it is harmless without the
+/// handler.
 const SIGNAL: i32 = libc::SIGURG;
 
 static INSTALL: Once = Once::new();

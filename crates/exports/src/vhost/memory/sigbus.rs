@@ -42,7 +42,8 @@ static TABLE: [MappingEntry<TableWord>; ENTRIES] = [const {
 static USED: AtomicUsize = AtomicUsize::new(0);
 static HITS: AtomicUsize = AtomicUsize::new(0);
 
-/// Action that the handler passes other faults to, set before the handler is in force.
+/// Previous action for SIGBUS, to which the handler passes faults outside guest memory. Set before
+/// the handler is installed.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 static INSTALL: Once = Once::new();
 

@@ -207,7 +207,7 @@ pub fn parse(chain: &mut DescriptorChain) -> Request {
         parts[from..to].iter().map(|part| u64::from(part.len_bytes)).sum()
     };
     let mut data_bytes = bytes(data, parts);
-    // Data in the wrong direction is an error.
+    // Segments whose direction does not fit the request's type are an error.
     let stray = bytes(other, parts) > 0;
     let known = written || matches!(kind, kind::IN | kind::FLUSH | kind::GET_ID);
     let action = match kind {

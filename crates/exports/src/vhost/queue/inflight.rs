@@ -22,8 +22,8 @@ const HEADER_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 16;
 const ALIGN: usize = 64;
 const VERSION: u16 = 1;
-/// Bit of the features word, which begins the region: writes are durable when they are answered.
-/// Other vhost-user servers leave the bits that millrace defines in this word zero.
+/// Bit of the features word (the region's first word): writes are durable when they are answered.
+/// Other vhost-user servers leave the bits that millrace defines in the features word zero.
 const WRITE_THROUGH: u64 = 1 << 63;
 /// Bit of the features word: a daemon has answered writes and holds them only in its memory.
 const UNFLUSHED: u64 = 1 << 62;
