@@ -15,15 +15,16 @@ use crate::{Machine, Native};
 const OFFER_NS: u64 = 2_000;
 /// A yield that takes longer than this, in nanoseconds, has let another thread run.
 const TAKEN_NS: u64 = 3_000;
-/// Time, in nanoseconds, after which a thread that runs instead of the poller counts as keeping the
-/// CPU. A sleeping poller would be back sooner: its wake-up would preempt that thread.
+/// Time, in nanoseconds, after which another thread that runs instead of the poller counts as
+/// keeping the CPU. A sleep would then be better: a wake-up would preempt the other thread.
 const KEPT_NS: u64 = 30_000;
 /// Number of polls that the poller skips when another thread has kept the CPU for the first time.
 const PAUSE_MIN: u32 = 16;
 /// Maximum number of polls that the poller skips in a row. So a poller whose CPU is always shared
 /// polls once in 65,536 waits, for up to 4 ms, which costs little.
 const PAUSE_MAX: u32 = 1 << 16;
-/// Number of polls with a result, and no loss, after which [`PAUSE_MIN`] applies again.
+/// Number of successful polls, without a loss of the CPU to another thread in between, after which
+/// [`PAUSE_MIN`] applies again.
 const CALM: u32 = 1024;
 
 /// Result of a poll, in which a thread repeatedly checks for work instead of sleeping.
@@ -168,7 +169,8 @@ impl CpuShare {
         match poll.next(now_ns) {
             PollStep::Look => {}
             PollStep::Offer => {
-                // Read before the yield, so that `was_taken` sees threads that run from then on.
+                // The preemption counter is read before the yield, so that `was_taken` notices a
+                // thread that runs during the yield.
                 self.taken = Native::preemptions();
                 std::thread::yield_now();
                 poll.offered(Native::now());
@@ -230,7 +232,8 @@ impl PollPauses {
         }
     }
 
-    /// Limits the number of polls still to skip, because the thread has left the shared CPU.
+    /// Limits the number of polls still to skip to [`PAUSE_MIN`], because the thread has moved away
+    /// from the CPU that it shared.
     fn moved(&mut self) {
         self.left = self.left.min(PAUSE_MIN);
     }

@@ -1,4 +1,5 @@
-//! The `Machine` trait: the few primitives that the block layer is written in.
+//! The `Machine` trait: the primitives on which the block layer is built, such as locks, atomic
+//! words, the clock and threads.
 //!
 //! `Native` in this crate implements the trait, and so do simulated and checking machines; every
 //! structure of `crates/block` uses it as a type parameter. All functions are associated functions,

@@ -17,21 +17,22 @@ use millrace_machine::{CpuId, Native};
 pub struct DriveOptions {
     /// Block layer design that the drive uses: multi-queue, single-queue or without queues.
     pub stack: Stack,
-    /// Scheduler that orders waiting requests. Stacks other than `mq` accept only `None`.
+    /// Scheduler that orders waiting requests; `None` unless the stack is multi-queue (`mq`).
     pub scheduler: SchedulerKind,
-    /// One software queue for each core, one for each NUMA node, or one in total.
+    /// Number of software queues: one for each core, one for each NUMA node, or one in total.
     pub software_queues: Spread,
-    /// Number of hardware queues, up to the number that the driver has.
+    /// Number of hardware queues, limited to the number that the driver supports.
     pub hardware_queues: Spread,
     /// Number of tags of a tag set, 1 to 65,536; `None` takes the driver's depth. A drive behind a
     /// controller uses the controller's tags instead; a smaller number then limits the requests in
     /// flight in each hardware queue.
     pub queue_depth: Option<u32>,
-    /// A request that takes longer than this is handled as timed out. Zero disables the timeout.
+    /// Time after which a request is handled as timed out. Zero disables the timeout.
     pub timeout: Duration,
     /// Cost model of the drive's I/Os, for schedulers that share by cost.
     pub cost: CostModel,
-    /// CPU of the worker thread that may serve the drive. `None` opens no queue for a worker.
+    /// CPU of the worker thread that may serve the drive. If `None`, the drive has no queue for a
+    /// worker.
     pub worker: Option<CpuId>,
     /// Minor number of the drive's device in traces.
     pub minor: u32,

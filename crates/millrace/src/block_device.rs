@@ -53,8 +53,8 @@ impl BlockDevice {
     /// Opens a device for the calling thread on a volume, which others may use at the same time.
     ///
     /// # Errors
-    /// Fails as [`Channel::open`] does: with `Busy` if the volume's file drives have no queue left
-    /// for another thread. The error says for how many threads they were opened.
+    /// Returns `Busy` if the volume's file drives have no queue left for another thread; the text
+    /// says for how many threads the drives were opened. Also fails as [`Channel::open`] does.
     pub fn open(volume: &Arc<Volume>) -> Result<BlockDevice, Error> {
         let config = ChannelConfig { depth: PIECES_MAX as u32, ..ChannelConfig::default() };
         let channel = Channel::open(volume, config)?;

@@ -1,7 +1,7 @@
 //! Creates a page cache between a volume of drives and the volume that clients see.
 //!
-//! The volume of drives has one more I/O thread than the cache: the flusher, which the caller
-//! starts.
+//! The volume of drives needs queues for one more thread than the cached volume: the flusher, which
+//! writes dirty pages back and which the caller starts.
 
 use std::sync::Arc;
 use std::time::Duration;

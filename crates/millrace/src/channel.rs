@@ -75,10 +75,10 @@ impl ThreadClaims {
 }
 
 thread_local! {
-    /// Claims of the current thread, one for each volume that the thread has channels to. A claim
-    /// makes the thread the owner of a queue of each drive. The variable has no destructor, so that
-    /// it outlives channels in other thread-local variables. Dropping the last claim frees the
-    /// memory.
+    /// Queue claims of the current thread, one for each volume to which the thread has channels. A
+    /// claim makes the thread the owner of a queue of each of the volume's drives. The variable has
+    /// no destructor, so that it outlives channels in other thread-local variables. Dropping the
+    /// last claim frees the memory.
     static CLAIMS: RefCell<ManuallyDrop<ThreadClaims>> =
         const { RefCell::new(ManuallyDrop::new(ThreadClaims::NONE)) };
 }
@@ -214,8 +214,8 @@ impl Channel {
     }
 
     /// Polls as [`Channel::poll`] does, for a program that reuses the same buffers: `next` receives
-    /// each completed bio in place, and either resubmits or drops it. A resubmitted bio that is
-    /// invalid completes at once with the reason as its status.
+    /// a reference to each completed bio, and decides if the channel resubmits or drops the bio. A
+    /// resubmitted bio that is invalid completes at once with the reason as its status.
     ///
     /// # Panics
     /// Panics as [`Channel::wait`] does.

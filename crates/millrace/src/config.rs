@@ -24,7 +24,8 @@ pub struct DriveConfig {
     pub name: String,
     /// Driver of the drive and the values of its keys.
     pub spec: Spec,
-    /// Queue settings. Opening the drive as part of a volume sets `worker` and `minor`.
+    /// Queue settings. The fields `worker` and `minor` are ignored: [`Opening`](crate::Opening)
+    /// sets them.
     pub options: DriveOptions,
 }
 
@@ -45,8 +46,8 @@ pub struct VolumeConfig {
     pub layout: Layout,
     /// Drives of the volume, at least one.
     pub drives: Vec<DriveConfig>,
-    /// Serving mode, which decides the threads that run the drives' queues, with the mode's batch
-    /// thresholds.
+    /// Serving mode, which decides the kind of threads that run the drives' queues, and the batch
+    /// thresholds of that mode.
     pub serving: ServingConfig,
     /// Cache over the volume, if it has one.
     pub cache: Option<CacheConfig>,

@@ -42,7 +42,8 @@ pub struct GroupConfig {
     /// Name of the group, unique among groups. A group called `default` changes the settings of all
     /// I/O without a group.
     pub name: String,
-    /// Name of the parent, whose share the group divides with its siblings. Groups have two levels.
+    /// Name of the parent group, whose share this group divides with its siblings. A parent has no
+    /// parent of its own.
     pub parent: Option<String>,
     /// Weight of the group's share relative to its siblings, 1 to 10,000; 100 by default.
     pub weight: u32,
@@ -61,7 +62,8 @@ impl GroupConfig {
         GroupConfig::named(None, millrace_block::GroupConfig::new(name))
     }
 
-    /// Converts the block layer's configuration of a group whose parent has the name `parent`.
+    /// Converts the block layer's configuration of a group. `parent` is the name of the group's
+    /// parent.
     pub(crate) fn named(
         parent: Option<String>,
         config: millrace_block::GroupConfig,

@@ -115,7 +115,8 @@ impl IoRange {
     }
 }
 
-/// Returns the sector of a volume that is stored at a sector of one of its drives.
+/// Converts a sector of one of the volume's drives to the sector of the volume that is stored
+/// there.
 fn place(volume: &Volume, drive: usize, sector: u64) -> u64 {
     match volume.layout() {
         Layout::Linear => {

@@ -170,7 +170,8 @@ pub use stripe::{STRIPE_THREADS, VolumeOptions, build_volume};
 pub use millrace_block as block;
 /// The machine that code runs on, as a trait, and its native implementation.
 pub use millrace_machine as machine;
-/// Ring of a thread, for sockets and timers of a program; see [`IoContext::reactor`].
+/// I/O ring of a thread, which a program may use for its sockets and timers; see
+/// [`IoContext::reactor`].
 pub use millrace_reactor as reactor;
 
 /// Types for a driver that a program implements.
@@ -197,5 +198,5 @@ pub mod scheduler {
 /// A thread's queue pair to a volume, on an I/O thread that the program runs itself.
 /// [`IoContext::channel`] creates it.
 pub type ThreadChannel = millrace_block::Channel<Native>;
-/// Volume of several disks on the native machine.
+/// Volume of one or more drives, on the native machine.
 pub type Volume = millrace_block::Volume<Native>;

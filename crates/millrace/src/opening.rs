@@ -40,8 +40,8 @@ pub struct Opened {
     pub warnings: Vec<String>,
     /// Files that opening created. A program that fails later removes them.
     pub created: Created,
-    /// Data for opening further drives later: the open context, and the drives opened so far. A
-    /// result of `open_more` has `None`.
+    /// State that drives opened later share with the drives opened so far. `None` in a result of
+    /// `open_more`.
     #[cfg_attr(not(feature = "serve"), allow(dead_code))] // Only servers open more.
     site: Option<OpenSite>,
 }
@@ -51,7 +51,7 @@ debug_fields!(Opened, volumes, created, notes, warnings);
 #[cfg(feature = "serve")]
 impl Opened {
     /// Opens further volumes that use the groups, controllers and tracer of `self`. The caller adds
-    /// the result to `self`. `driver` is that of the first drive, if that driver is open
+    /// the result to `self`. `driver` is the driver of the first new drive, if that driver is open
     /// already. A dry run only examines the drives.
     pub(crate) fn open_more(
         &mut self,
@@ -269,8 +269,8 @@ impl<'a> Opening<'a> {
         Ok(Opened { site: Some(site), ..opened? })
     }
 
-    /// Opens the remaining drives and creates the volumes. Returns the site in any case; after a
-    /// failure, it has forgotten the drives.
+    /// Opens the remaining drives and creates the volumes. Also returns the `OpenSite`; after a
+    /// failure, the site holds no records of these drives.
     pub(crate) fn complete(mut self) -> (OpenSite, Result<Opened, StartError>) {
         let made = self.open_rest().and_then(|()| self.make_volumes());
         let Opening { mut site, mut created, groups, pinning, mut notes, warnings, drives, .. } =

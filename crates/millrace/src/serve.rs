@@ -78,8 +78,8 @@ use crate::opening::Opened;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Server {
-    // Fields are declared in the order of dropping: threads that submit, then workers, then
-    // volumes.
+    // Fields are dropped in the order of their declaration: threads that submit I/O before workers,
+    // and workers before volumes.
     servers: Servers,
     workers: DriveWorkers,
     opened: Opened,

@@ -18,11 +18,11 @@ use std::vec::Vec;
 use super::{allowed_set, pin_to};
 use crate::{CpuId, Machine, Native, Thread, lock_unpoisoned};
 
-/// Stack size of a thread that only tests whether it can be started, in bytes.
+/// Stack size, in bytes, of a thread that is started only to test the limits on threads.
 const TRIAL_STACK_BYTES: usize = 64 << 10;
 /// Maximum time to wait until the kernel no longer counts ended test threads, in nanoseconds.
 const GONE_NS: u64 = 200_000_000;
-/// Number of times a refused thread is retried, at intervals of 5 ms.
+/// Maximum number of retries, at intervals of 5 ms, after the system refused a test thread.
 const REFUSED_RETRIES: u32 = 30;
 
 /// A thread started with std, to be joined.

@@ -105,7 +105,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // Before unmapping, because another region may get the address afterwards.
+        // The record of the address is removed before the region is unmapped, because another
+        // region may get the address afterwards.
         if self.len_bytes >= REGION_BYTES {
             let mut advised = lock_unpoisoned(&ADVISED);
             advised.remove(&self.start.as_ptr().addr());

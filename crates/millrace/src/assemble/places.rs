@@ -18,7 +18,8 @@ use crate::assemble::SetupError;
 #[derive(Debug, Default)]
 pub struct Places {
     pub(crate) drives: Vec<String>,
-    /// Drives that use the same data. The key identifies the data, as a file's device and inode.
+    /// Drives that use the same data. The key identifies the data, such as the device and inode of
+    /// a file.
     users: HashMap<(u64, u64), Vec<PlaceUser>>,
 }
 

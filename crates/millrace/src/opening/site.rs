@@ -1,6 +1,7 @@
-//! `OpenSite`: the controllers, groups, tracer and data places that the drives of a program share.
+//! `OpenSite`: the state that all drives of a program share, which is the controllers, the groups,
+//! the tracer, and the records of where each drive keeps its data.
 //!
-//! A server keeps its site, because drives that it opens later must not use the data of those that
+//! A server keeps its site, because drives that it opens later must not use the data of drives that
 //! are open already.
 
 use std::sync::Arc;
@@ -54,7 +55,7 @@ impl OpenSite {
     }
 
     /// Opens the next drive, and makes a disk of it. A drive that fails to open also takes an index
-    /// in `places`.
+    /// in `places`, where the index is the drive's position in the order of opening.
     pub(crate) fn open(
         &mut self,
         drive: &DriveConfig,
