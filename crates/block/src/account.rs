@@ -39,7 +39,8 @@ struct OpStats<M: Machine> {
     straight: Histogram<M>,
     waited: WaitStats<M>,
     service: Histogram<M>,
-    /// Times from submission (Q) to completion (C); their sum follows from the other histograms.
+    /// Times from submission (Q) to completion (C). Their sum is not stored: it equals the sums of
+    /// the times Q to D (`straight`, `waited.q2d`) and D to C (`service`) together.
     total: Histogram<M>,
 }
 
@@ -72,8 +73,8 @@ impl IoOwner {
         IoOwner { account_key: bio.bio.account_key, stage: bio.stage, own: bio.bio_set == bio_set }
     }
 
-    /// Returns true if the completing thread counts the I/O for its tenant; else the submitter
-    /// does.
+    /// Returns true if the thread that completes the I/O counts it for the tenant. Otherwise the
+    /// submitting thread does.
     #[inline(always)]
     pub(crate) fn is_counted(self) -> bool {
         self.own && self.stage == BioStage::Whole
@@ -112,7 +113,7 @@ impl EqualIos {
         EqualIos { op, whose, times, ios: 0, sectors: 0 }
     }
 
-    /// Returns a count of one bio that went straight to the driver.
+    /// Creates a count of equal I/Os, at first of one: `bio`, which went straight to the driver.
     #[inline(always)]
     fn straight<M: Machine>(bio: &BioSlot<M>, whose: IoOwner, d_ns: u64, c_ns: u64) -> EqualIos {
         let times = IoTimes { q_ns: bio.q_ns, waits: None, d_ns, c_ns };
@@ -120,7 +121,7 @@ impl EqualIos {
     }
 
     /// Returns true if `bio`, which this thread submitted and which waited in no queue, can be
-    /// counted with the I/Os in `self`: equal operation, owner, Q and D.
+    /// counted with the I/Os in `self`, because operation, owner, and times Q and D are equal.
     #[inline(always)]
     pub(crate) fn is_like<M: Machine>(&self, op: Op, bio: &BioSlot<M>, d_ns: u64) -> bool {
         self.op == op
@@ -134,8 +135,9 @@ impl EqualIos {
         self.whose.own && self.times.waits.is_none()
     }
 
-    /// Makes [`EqualIos::is_like`], which does not compare waits and threads, false for all later
-    /// bios: no bio has the submission time `u64::MAX`.
+    /// Makes [`EqualIos::is_like`] false for all later bios, because no bio has the submission time
+    /// `u64::MAX`. Called for I/Os that waited or that another thread submitted: `is_like` does not
+    /// compare these properties.
     pub(crate) fn forget(&mut self) {
         self.times.q_ns = u64::MAX;
     }
@@ -330,7 +332,7 @@ impl<M: Machine> OpStats<M> {
         sum.errors += self.errors.get();
         sum.merges += self.merges.get();
         if self.total.is_empty() {
-            // Adding the empty histograms of an operation without I/Os would only cost time.
+            // An operation without I/Os has only empty histograms, which add nothing.
             return;
         }
         let (straight, waited) = (self.straight.snapshot(), &self.waited);

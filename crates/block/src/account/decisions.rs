@@ -2,9 +2,10 @@
 //!
 //! A hardware queue's scheduler leaves messages in that queue's `SchedulerMessages`. The thread
 //! that dispatches from the queue takes the messages out and writes them to the trace
-//! (disk/scheduled.rs). Scheduler and dispatching thread hold the queue's serve lock meanwhile. The
-//! scheduler leaves messages only if a recording thread asked shortly before (`DriveWaits::watch`),
-//! so a drive that is not recorded pays nothing. Lock order: serve, decisions.
+//! (disk/scheduled.rs). Scheduler and thread run under the queue's serve lock, which one thread at
+//! a time holds to serve the queue. The scheduler leaves messages only if a recording thread asked
+//! shortly before (`DriveWaits::watch`), so a drive that is not recorded pays nothing. Lock order:
+//! serve lock, then the messages' lock.
 
 use alloc::vec::Vec;
 
@@ -23,7 +24,7 @@ pub(crate) enum SchedulerMessage {
     /// New limits on requests in flight in the drive: for reads, and for writes. The scheduler
     /// `fair` has a single limit for both together, and gives it twice.
     Depth([u32; 2]),
-    /// The queue dispatches nothing for a while: group that waits, reason, nanoseconds.
+    /// The queue dispatches nothing for a while. Fields: waiting group, reason, and nanoseconds.
     Rests(GroupId, WaitReason, u64),
 }
 

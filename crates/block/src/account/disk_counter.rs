@@ -54,8 +54,8 @@ disk_counters! {
     Dispatches dispatches "Batches of requests handed to the driver.",
     Requeues requeues "Requests requeued because the driver was busy.",
     Timeouts timeouts "Requests that were not completed within the timeout.",
-    /// A hardware queue that waits for a tag adds 1 for the whole wait. Every failed attempt to get
-    /// a tag adds 1 in the designs `sq` and `per-volume`, and in any design while the driver has as
-    /// many requests as it accepts.
+    /// A wait of a hardware queue for a tag counts once, however often the queue tries to get a
+    /// tag. Every failed attempt counts in the designs `sq` and `per-volume`, and in any design
+    /// while the driver has as many requests as it accepts.
     TagWaits tag_waits "Times that a hardware queue found no free tag.",
 }

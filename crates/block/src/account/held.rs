@@ -226,7 +226,7 @@ impl<M: Machine> DriveWaits<M> {
 
     /// Sets the reason why nothing more is taken from the scheduler of hardware queue `hctx`.
     pub(crate) fn stop(&self, hctx: usize, hold: WaitReason) {
-        // Relaxed: the word changes only under the queue's serve lock, held here.
+        // Relaxed: the word changes only under the queue's serve lock, which this thread holds.
         let word = self.stops[hctx].load(Order::Relaxed);
         if word & HOLD_MASK != hold as u64 {
             self.stops[hctx].store(word & !HOLD_MASK | hold as u64, Order::Relaxed);
@@ -238,7 +238,7 @@ impl<M: Machine> DriveWaits<M> {
     }
 
     pub(crate) fn stopped_and_watched(&self, hctx: usize, now_ns: u64) -> (WaitReason, bool) {
-        // Relaxed: the word changes only under the queue's serve lock, held here.
+        // Relaxed: the word changes only under the queue's serve lock, which this thread holds.
         let word = self.stops[hctx].load(Order::Relaxed);
         (WaitReason::ALL[(word & HOLD_MASK) as usize], word >> HOLD_BITS > now_ns / 1_000)
     }
@@ -249,7 +249,7 @@ impl<M: Machine> DriveWaits<M> {
         if !self.stopped_and_watched(hctx, now_ns).1 {
             drop(self.decisions[hctx].take());
         }
-        // Relaxed: the word changes only under the queue's serve lock, held here.
+        // Relaxed: the word changes only under the queue's serve lock, which this thread holds.
         let word = self.stops[hctx].load(Order::Relaxed);
         let until_us = now_ns / 1_000 + WATCHED_US;
         self.stops[hctx].store(word & HOLD_MASK | until_us << HOLD_BITS, Order::Relaxed);

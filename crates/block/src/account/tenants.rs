@@ -197,7 +197,7 @@ impl<M: Machine> Tenants<M> {
     pub(crate) fn count(&mut self, ios: &TenantIos) {
         let account = match self.accounts.get(self.last) {
             Some(account) if account.account_key == ios.account_key => account,
-            // Only the key is passed: `ios` then stays in registers.
+            // `find` gets the key, not a reference to `ios`, so that `ios` can stay in registers.
             _ => match self.find(ios.account_key) {
                 Some(account) => account,
                 None => return,

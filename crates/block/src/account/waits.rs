@@ -18,8 +18,8 @@ const UNIT_BITS: u32 = 10;
 /// Largest sum in `WaitCounter::now`, in units of 1,024 ns (about 2 years in total). `spill` moves
 /// a larger sum to `WaitCounter::over`, before it overflows.
 const FULL: u64 = 1 << (SUM_BITS - 2);
-/// Largest number of waiting I/Os in one `ReportedWaits` of a group. A counter has 16 bits, enough
-/// for the total of four reports, such as one for each priority class.
+/// Largest number of waiting I/Os in one `ReportedWaits`: a quarter of a counter's range of 16
+/// bits. Up to four reports of a group, such as one for each priority class, share a counter.
 const WAITING_MAX: u32 = (1 << 14) - 1;
 
 pub(crate) fn units(ns: u64) -> u64 {

@@ -15,7 +15,7 @@ pub enum ErrorKind {
     NotFound,
     /// The operating system refuses access.
     PermissionDenied,
-    /// The operating system, or a server, refused something for another reason.
+    /// The operating system or a server reported an error that no other kind covers.
     System,
     /// Another user has the resource open or is changing it.
     Busy,

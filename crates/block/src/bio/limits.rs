@@ -133,7 +133,8 @@ impl QueueLimits {
         Ok(self)
     }
 
-    /// Returns the limits of a device that spans two others: the stricter value of each field.
+    /// Returns the limits of a device whose data lies on two devices, with the limits `self` and
+    /// `other`: the stricter value of each field.
     #[must_use]
     pub fn stack(self, other: QueueLimits) -> QueueLimits {
         QueueLimits {

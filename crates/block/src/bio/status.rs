@@ -30,7 +30,7 @@ pub enum Status {
     NoResource,
     /// The drive is gone and accepts no I/O.
     Offline,
-    /// The block layer gave the I/O up because it is shutting down.
+    /// The block layer ended the I/O early, usually because the program or the drive's queue stops.
     Aborted,
 }
 

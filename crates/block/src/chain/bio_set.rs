@@ -59,7 +59,7 @@ impl<M: Machine> BioSet<M> {
 
     /// Hands a list of completed bios to the channel's thread and wakes the thread if it sleeps.
     pub(crate) fn deliver(&self, mut list: BioList<M>) {
-        // Cloned first: the channel may free this set as soon as its last bio is delivered.
+        // The doorbell is cloned first: after delivery of its last bio, this set may be freed.
         let bell = Arc::clone(&self.bell);
         while let Some(mut bio) = list.pop_front() {
             let mut old = self.completed.load(Order::Relaxed); // Relaxed: the exchange decides

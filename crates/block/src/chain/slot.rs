@@ -31,14 +31,15 @@ pub(crate) enum BioStage {
     Postflush,
 }
 
-/// Memory of a part of a striped bio: a piece for each chunk, gaps for those of other drives.
+/// Memory layout of a part of a striped bio: a piece of memory for each chunk of the part's drive,
+/// and between the pieces gaps, which hold the chunks of the other drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct BioStride {
     /// log2 of the chunk size in sectors.
     pub(crate) chunk_shift: u16,
-    /// Number of drives in the stripe. Of that many chunks in the bio's memory, the part owns one;
-    /// the rest is a gap. 1 for memory without gaps.
+    /// Number of drives in the stripe. Of every `width` consecutive chunks of the bio's memory, one
+    /// belongs to the part; the others are a gap. 1 for memory without gaps.
     pub(crate) width: u16,
 }
 
@@ -76,7 +77,8 @@ pub(crate) struct BioSlot<M: Machine> {
     pub(crate) chained: Option<BioRef<M>>,
     /// Slot of the last bio in the chain (bios merged into one request) that begins here.
     pub(crate) tail: *mut BioSlot<M>,
-    /// The split bio, from `BioRef::as_bits`. Only the channel's thread uses this field.
+    /// For a part of a split bio: the split bio's handle, as a number from `BioRef::as_bits`. Only
+    /// the channel's thread uses this field.
     pub(crate) parent: u64,
     pub(crate) bio_set: *const BioSet<M>,
     pub(crate) dev_sector: Sector,
@@ -86,7 +88,8 @@ pub(crate) struct BioSlot<M: Machine> {
     pub(crate) bio: ManuallyDrop<Bio>,
     pub(crate) chain_sectors: SectorCount,
     /// For a part of a split bio: byte offset of the part's data in the memory of the split bio.
-    /// For a split bio: progress of the split, in drives, or in sectors with `SplitRule::Chunks`.
+    /// For a split bio: number of drives that have all their parts; with `SplitRule::Chunks`,
+    /// number of sectors that are in parts.
     pub(crate) offset: u32,
     pub(crate) chain_segments: u16,
     pub(crate) stride: BioStride,
@@ -96,7 +99,8 @@ pub(crate) struct BioSlot<M: Machine> {
     /// For a split bio: number of its parts that have not completed.
     pub(crate) remaining: u32,
     pub(crate) member: u16,
-    /// For a split bio: true once all parts of the present stage are made.
+    /// For a split bio: true once all parts of the present stage (preflush, data or final flush)
+    /// are made.
     pub(crate) all_made: bool,
     /// For a part of a split bio: true if the submitter owns the memory of the split bio.
     pub(crate) of_foreign: bool,

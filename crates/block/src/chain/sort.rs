@@ -3,8 +3,9 @@
 //! A stable merge sort over the links of a list, without allocation: n log n comparisons, or n if
 //! the list is already sorted. Then each bio chain (bios merged into one future request) is merged
 //! with the next one if the two are adjacent on the drive and fit into one request, even if
-//! different threads submitted them. handover.rs calls this code under the serve lock. Source:
-//! Kumar et al., ATC 2017, block layer, *sort* and *process*. Kernel counterpart: `list_sort`.
+//! different threads submitted them. handover.rs calls this code as it serves the worker's hardware
+//! queue. Source: Kumar et al., ATC 2017, block layer, *sort* and *process*. Kernel counterpart:
+//! `list_sort`.
 
 use millrace_machine::{Machine, Stage};
 
@@ -44,7 +45,8 @@ fn is_sorted<M: Machine>(list: &BioList<M>) -> bool {
     sorted
 }
 
-/// Merges two sorted lists of bio chains. Of equal first sectors, that of `first` comes first.
+/// Merges two sorted lists of bio chains. If two first sectors are equal, the chain from the list
+/// `first` goes first.
 fn zip<M: Machine>(mut first: BioList<M>, mut second: BioList<M>) -> BioList<M> {
     let (mut merged, mut looks) = (BioList::new(), 0);
     while let (Some(a), Some(b)) = (first.first(), second.first()) {
