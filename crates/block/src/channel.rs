@@ -51,9 +51,10 @@ use crate::trace::UnplugReason;
 use crate::volume::Volume;
 use crate::volume::serving::ServingChooser;
 
-/// Nanoseconds between polls while a disk refuses bios, or any thread may run their queue.
+/// Nanoseconds between polls by a channel that has bios refused by a disk, or bios in a queue that
+/// any thread may run.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
-/// Nanoseconds between two checks if a scheduler has changed the maximum request length.
+/// Nanoseconds between a channel's checks of the maximum request length, which schedulers set.
 const FOLLOW_PIECES_NS: u64 = 100_000_000;
 
 /// Settings of a channel.
@@ -254,8 +255,9 @@ impl<M: Machine> Channel<M> {
         self.sub.throttle.is_limited(group, op)
     }
 
-    /// Adds to a group's waiting times ([`Volume::held`]) the `ns` nanoseconds for which the
-    /// submitter, the only one to know, held back I/Os because the channel accepted no more.
+    /// Adds `ns` nanoseconds to a group's waiting times ([`Volume::held`]), for I/Os that the
+    /// submitter held back because the channel accepted no more. Only the submitter knows this
+    /// time.
     #[cold]
     pub fn count_back_pressure(&mut self, group: GroupId, ns: u64) {
         self.sub.throttle.count_hold(group, WaitReason::BackPressure, ns);
@@ -418,7 +420,7 @@ impl<M: Machine> Channel<M> {
             if self.poll(&mut take) == 0 {
                 self.tick();
                 if let Some(turn) = self.turn {
-                    // Ignored: the next regular call of `turn` reports an error of the ring.
+                    // Ignored: an error of the ring is reported by the next regular call of `turn`.
                     let _ = turn(&self.bio_set().bell, None, &|| true);
                 }
                 M::spin_until(M::now() + DRAIN_LOOK_NS, || self.bio_set().has_delivered());
@@ -481,7 +483,7 @@ impl<M: Machine> Drop for Channel<M> {
             true => self.sub.run.deliver(),
             false => _ = self.drain(|_| ()),
         }
-        // Counted before the list `free`, from which it follows, is emptied.
+        // Counted now, because the number follows from the length of the list `free`, emptied next.
         let in_flight = self.in_flight();
         self.sub.free.unlink();
         self.sub.members.iter_mut().for_each(|member| member.child_slots.free.unlink());

@@ -28,7 +28,7 @@ pub const GROUPS_MAX: usize = 16_384;
 
 struct GroupEntry<M: Machine> {
     config: GroupConfig,
-    /// Made when limits are first set, and replaced whenever the limits change.
+    /// Token buckets of the group, made when limits are first set and replaced when they change.
     buckets: Option<Arc<TokenBuckets<M>>>,
     is_closed: bool,
 }

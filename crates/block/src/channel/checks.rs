@@ -27,7 +27,8 @@ pub(crate) struct BioChecks {
     /// Longest read or write that all drives accept whole, in sectors. Does not grow while split
     /// bios wait to send their next part, because longer whole bios would overtake the split bios.
     pub(crate) whole_max: u32,
-    /// Longest read or write, in sectors, that only a trace keeps off the fast path; 0 without one.
+    /// Longest read or write, in sectors, that would take the fast path if no trace were recorded;
+    /// 0 while none is recorded.
     recorded_sectors: u32,
     read_only: bool,
     pub(crate) traced: bool,

@@ -32,7 +32,8 @@ pub(crate) enum BatchServer {
 pub(crate) enum PollScope {
     /// Poll only queues in which the channel may have bios in flight.
     WhereExpected,
-    /// All queues that the channel's thread may run, where abandoned requests may complete.
+    /// Poll all queues that the channel's thread may run: requests that have timed out may complete
+    /// late in any of them.
     Everywhere,
 }
 
@@ -46,7 +47,8 @@ pub(crate) struct VolumeMember<M: Machine> {
     pub(crate) outstanding: u32,
     /// True if bios of this channel may be in the hardware queue assigned to the channel.
     pub(crate) served_here: bool,
-    /// True if a flush of this channel may wait for another, to be sent by the channel's queue.
+    /// True if a flush of this channel may wait for the drive's flush in flight. The channel's
+    /// queue may have to send the waiting flush then, so the channel polls that queue.
     pub(crate) flushes: bool,
     merges: bool,
     merged: Option<MergeKind>,
@@ -236,7 +238,8 @@ impl<M: Machine> VolumeMember<M> {
         }
     }
 
-    /// Checks the channel's own queue, and that of an absent worker, for timed-out requests.
+    /// Checks for timed-out requests in the channel's own queue and, while the drive has no worker,
+    /// in the queue reserved for a worker.
     pub(crate) fn check_timeouts(&self, now_ns: u64, run: &mut SubmitContext<M>) {
         timeouts::check(&mut self.context(run), now_ns);
         if let Some(worker) = &self.disk.worker_state

@@ -1,4 +1,4 @@
-//! Collection of completions: parts are credited to their parents, and bios handed to the program.
+//! Collection of completions: ended bios go to the program, ended parts to their split bios.
 //!
 //! The code is the part of `Channel` that takes bios back from the queues; channel.rs submits bios.
 //! Bios come from the submit context (completed on this thread) and from the bio set (delivered by
@@ -19,7 +19,8 @@ use crate::channel::{Channel, ChannelPanicGuard};
 /// While `BioChecks::polls_always` is set, the drives' queues are polled at every eighth poll.
 const POLLS_PER_LOOK: u32 = 8;
 
-/// A completed bio in the program's callback. A panic there drops bio and frees its slot.
+/// A completed bio while the program's callback uses it. If the callback panics, dropping this
+/// value drops the bio and frees the bio's slot.
 struct ShownSlot<'a, M: Machine> {
     /// The completed bio; `None` once the program's callback has returned.
     slot: Option<BioRef<M>>,
@@ -109,7 +110,8 @@ impl<M: Machine> Channel<M> {
         }
     }
 
-    /// Returns true if this poll must include the queues, so that a busy one starves no other.
+    /// Returns true if this poll must include all drives' queues, so that a drive whose completions
+    /// never cease does not starve the others.
     #[inline]
     fn is_look_due(&mut self) -> bool {
         self.polls = self.polls.wrapping_add(1);

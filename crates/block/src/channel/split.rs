@@ -91,7 +91,7 @@ impl<M: Machine> BioSubmission<M> {
     }
 
     /// Starts the next stage of the split bio `parent`: the data after the preflush, or the final
-    /// flush after the data. Finishes `parent` if there is none or a part has failed.
+    /// flush after the data. Finishes `parent` if no stage is left or a part has failed.
     fn next_stage(&mut self, mut parent: BioRef<M>) {
         let next = match parent.stage {
             _ if !parent.status.is_ok() => None,

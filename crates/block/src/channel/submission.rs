@@ -49,7 +49,8 @@ pub(crate) struct PluggedBatch {
     /// Submission time of the next bio; 0 if the clock was not read for this batch yet.
     pub(crate) now_ns: u64,
     pub(crate) parts_ns: u64,
-    /// True if parts were plugged since the last flush of the plugs, so that a poll flushes again.
+    /// True if parts of split bios were plugged since the plugs were last flushed. A poll that
+    /// plugged the parts flushes the plugs again at its end.
     pub(crate) has_parts: bool,
 }
 
@@ -268,7 +269,8 @@ impl<M: Machine> BioSubmission<M> {
         }
     }
 
-    /// Submits the waiting bios that `is_meant` selects. Their groups' limits still count them.
+    /// Submits the bios that wait for limits and that `is_meant` selects. Their cost still counts
+    /// against the limits of their groups.
     pub(crate) fn release_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
         if self.throttle.held > 0 {
             let paid = self.throttle.take(is_meant, HeldCharge::Paid);
@@ -321,7 +323,8 @@ pub(crate) fn members_of<M: Machine>(
     stamp: Stamp,
 ) -> Result<Vec<VolumeMember<M>>, Error> {
     let member = |disk: &Arc<Disk<M>>| {
-        // A thread uses the queue that it has claimed, else the queue of its own number.
+        // A thread uses the queue that it has claimed or, if it has claimed none, the queue that
+        // has the thread's number.
         let number = thread.map(|t| disk.queue_of(t.owner).unwrap_or(t.number));
         let member = VolumeMember::new(disk, number, stamp);
         if thread.is_none() && !member.hctx().is_served() {

@@ -27,19 +27,20 @@ use crate::group::view::GroupView;
 
 /// Longest sleep in nanoseconds while bios wait, because limits may change during the sleep.
 const LOOK_NS: u64 = 20_000_000;
-/// Nanoseconds into the future up to which the bios of a queue reserve token bucket time. Bounds
-/// the wait of a client with one I/O in flight behind a client with many.
+/// Nanoseconds ahead of the present up to which a queue's bios reserve times at their token bucket.
+/// Limits how long a client with one I/O in flight waits behind a client with many.
 const AHEAD_NS: u64 = 1_000_000;
 /// Value of a waiting bio's `dev_sector` while no time at the token bucket is reserved for the bio.
 /// Otherwise `dev_sector` is the reserved time in nanoseconds.
 const NO_TIME: u64 = u64::MAX;
 
-/// The token bucket that a bio must pass next; `from` is the index among the bio's token buckets.
+/// The token bucket that a bio must pass next: the one at index `from` in the order in which the
+/// bio passes its token buckets.
 #[derive(Clone, Copy)]
 struct BucketStep {
     from: usize,
-    /// True for the first bio of its queue that has no reserved time at the token bucket. The bio
-    /// must reserve its time now, instead of waiting again.
+    /// True if the bio is the first of its queue without a reserved time at the token bucket. Such
+    /// a bio reserves its time now, instead of queueing behind the others again.
     is_first: bool,
 }
 
@@ -90,10 +91,12 @@ pub(crate) struct Throttle<M: Machine> {
     pub(crate) is_on: bool,
     pub(crate) held: u32,
     held_max: u32,
-    /// For the trace: earliest time, in nanoseconds, at which the last queued bio may continue.
+    /// Earliest time, in nanoseconds, at which the bio queued last may continue. Used only in trace
+    /// messages.
     pub(crate) held_until_ns: u64,
     lines: Vec<BucketQueue<M>>,
-    /// By group number: the last report of waiting bios, and the group whose account has them.
+    /// For each group number in bios: the last report of waiting bios, and the group whose wait
+    /// account the report went to (the default group if the number was never opened).
     held_of: Vec<(ReportedWaits, GroupId)>,
     next_ns: u64,
     ledger: Arc<TenantLedger<M>>,
@@ -155,8 +158,9 @@ impl<M: Machine> Throttle<M> {
             all.append(&mut line.behind);
             while let Some(slot) = all.pop_front() {
                 self.count_out(&slot, now_ns);
-                // The bio has paid at the token buckets before `place` that the old group table
-                // had, and continues at the first other bucket before `place`, or at `place`.
+                // The bio has already paid at the token buckets before `place` that the old group
+                // table had. So it continues at the first new bucket before `place`, if there is
+                // one, else at `place`.
                 let is_new = |at: &usize| old.bucket_of(&slot.bio, *at).is_none();
                 let from = (first..place).find(is_new).unwrap_or(place);
                 // A bio that now passes all its token buckets is queued once more, with the
@@ -361,7 +365,8 @@ impl<M: Machine> Throttle<M> {
         due
     }
 
-    /// Takes the next due bio out of the queue `lines[at]`, with the token bucket to pass next.
+    /// Takes the next due bio out of the queue `lines[at]`. Also returns the token bucket that the
+    /// bio must pass next.
     fn next_of(&mut self, at: usize, now_ns: u64) -> Option<(BioRef<M>, BucketStep)> {
         let line = &mut self.lines[at];
         let place = line.place;

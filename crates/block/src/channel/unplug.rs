@@ -1,10 +1,11 @@
 //! Unplugging for volumes whose batches may be served by other threads than the submitter.
 //!
-//! Workers serve a batch only if it reaches the low watermark, `plug_low` bios for each drive. With
-//! `auto`, workers must also have been faster than submitters. Back pressure: a channel accepts no
-//! bio once more than `pressure_high` bio chains (bios merged into one future request) for each
-//! drive wait for workers. The channel accepts bios again when at most `pressure_low` for each
-//! drive wait. Source: Kumar et al., ATC 2017, watermarks and back pressure.
+//! Workers serve a batch only if it reaches the low watermark, `plug_low` bios for each drive. In
+//! the serving mode `auto`, workers must also have proved faster than submitters. Back pressure: a
+//! channel accepts no bio once more than `pressure_high` bio chains (bios merged into one future
+//! request) for each drive wait for workers. The channel accepts bios again when at most
+//! `pressure_low` for each drive wait. Source: Kumar et al., ATC 2017, watermarks and back
+//! pressure.
 
 use millrace_machine::Machine;
 

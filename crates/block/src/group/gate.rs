@@ -148,7 +148,7 @@ impl<M: Machine> TokenBuckets<M> {
         (next >> FRACTION_BITS).saturating_sub(now_ns)
     }
 
-    /// Returns an I/O at its token bucket, with its cost there.
+    /// Returns the token bucket of an I/O, with the cost that the I/O pays there.
     pub(crate) fn at(&self, io: BucketIo) -> IoAtBucket<'_, M> {
         let (place, cost) = (place_of(io), self.costs.at(io.0, io.1).of(io.2));
         let (next, waiting) = (&self.next[place], &self.waiting[place]);

@@ -60,8 +60,9 @@ impl<M: Machine> GroupView<M> {
         self.has_limits = self.rows.iter().any(|row| row.limits.is_some());
     }
 
-    /// Gives groups of idle priority that have a latency target the usual priority, for a scheduler
-    /// that keeps targets: it would hold others back for a group that it does not serve.
+    /// Raises groups of idle priority that have a latency target to the usual priority. Otherwise a
+    /// scheduler that keeps targets would slow other groups down for a group that it does not
+    /// serve.
     pub(crate) fn serve_targets(&mut self) {
         let is_idle =
             |row: &&mut GroupRow<M>| row.target.is_some() && row.priority == Priority::Idle;
@@ -89,7 +90,8 @@ impl<M: Machine> GroupView<M> {
         rows.any(|row| row.limits.is_some())
     }
 
-    /// Returns the token buckets with a limit on such I/Os of a group at index `place`.
+    /// Returns the token buckets (those of the group or of its parent) with the limit at index
+    /// `place` on a group's I/Os of operation `op`; `None` without such a limit.
     pub(crate) fn buckets_at(
         &self,
         group: GroupId,
@@ -100,7 +102,8 @@ impl<M: Machine> GroupView<M> {
         row.limits.as_deref().filter(|buckets| buckets.limits(place % BUCKETS_PER_BIO, op))
     }
 
-    /// Returns a bio at the token bucket with index `place`; `None` without a limit there.
+    /// Returns the token bucket with index `place` that `bio` must pass, with the cost that the bio
+    /// pays there; `None` without a limit there.
     pub(crate) fn bucket_of(&self, bio: &Bio, place: usize) -> Option<IoAtBucket<'_, M>> {
         let buckets = self.buckets_at(bio.account_key.group, bio.op, place)?;
         let sectors = if bio.op.has_data() { bio.nr_sectors } else { 0 };

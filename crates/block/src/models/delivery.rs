@@ -1,4 +1,4 @@
-//! Completions delivered from the threads that found them to the channel's thread, which sleeps.
+//! Model of completion delivery: threads hand completed bios to the channel's sleeping thread.
 //!
 //! Production code: `BioSet::deliver_to`, `take_delivered`, `has_delivered`, and the `Doorbell`.
 //! Checked: each bio arrives with the data written to it, and the sleeper wakes.

@@ -148,8 +148,8 @@ fn drive(channel: &mut Channel<Checked>, bell: &Doorbell<Checked>, is_done: impl
     }
 }
 
-/// Two I/O threads whose queues share one tag. One reads for itself; the other serves the read of a
-/// third thread, which sleeps.
+/// Two I/O threads whose queues share one tag. One of them reads for itself; the other serves the
+/// read of a third thread, which sleeps.
 fn owners_share_a_tag() {
     let config = DiskConfig { io_threads: 2, ..DiskConfig::default() };
     let (volume, notes) = volume(QueueKind::OwnerOnly, 1, config);
