@@ -64,10 +64,12 @@ pub use config::DiskConfig;
 pub(crate) struct FlushState<M: Machine> {
     pub(crate) issued: bool,
     pub(crate) pending: BioList<M>,
-    /// Hardware queue of the next flush; the submitter of the first pending flush polls this queue.
+    /// Hardware queue from which the flushes in `pending` are sent later, as one: the queue of the
+    /// submitter of the first of them, who polls this queue.
     pub(crate) pending_hctx: u16,
-    /// Counts each start and each end of a move of waiting flushes to a software queue, so it is
-    /// odd during a move. A thread that looks for flushes compares the numbers around its search.
+    /// Incremented when waiting flushes start to move to a software queue and again when the move
+    /// ends, so the number is odd during a move. A thread that searches for flushes compares the
+    /// numbers before and after its search.
     pub(crate) moves: u64,
 }
 
@@ -285,7 +287,8 @@ impl<M: Machine> Disk<M> {
         }))
     }
 
-    /// Starts statistics of the queues' serve locks. Called after lock statistics were turned on.
+    /// Starts statistics of the locks under which threads serve the hardware queues. Called after
+    /// lock statistics were turned on.
     pub fn meter_locks(&self) {
         let queues = self.queues.get();
         queues.iter().flat_map(|queues| &queues.hctxs).for_each(|hctx| hctx.serve.meter());
@@ -473,8 +476,8 @@ impl<M: Machine> Disk<M> {
             }
             let chain = self.queues.hctx(index).tags.take_apart(rq);
             if chain.op() == Op::Flush {
-                // The driver did not accept this flush. Flushes that wait for its completion leave
-                // the queue, too.
+                // The driver refused this flush. Later flushes, which wait in `pending` for its
+                // completion, leave the queue with it.
                 let mut flush = self.flush.lock();
                 flush.issued = false;
                 left.append(&mut flush.pending);

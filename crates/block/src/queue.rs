@@ -1,11 +1,11 @@
 //! Software queues, hardware queues, and the mapping between them.
 //!
 //! Bios wait in a `SoftwareQueue`, first in first out, under a lock taken once for each batch. In a
-//! `HardwareQueue` they become requests and go to the driver, under the queue's serve lock. There
-//! is one queue of either kind per core, per NUMA node or for the whole machine; the driver limits
-//! the number of hardware queues. A `Disk` owns both kinds of queue; dispatch.rs uses them. Lock
-//! order: serve lock, then a software queue's lock; flush lock last. Source: \[MQ\] design points
-//! 1-3. Kernel counterpart: `blk_mq_ctx`, `blk_mq_hw_ctx`.
+//! `HardwareQueue` they become requests and go to the driver, under the queue's serve lock, which
+//! admits one thread at a time. There is one queue of either kind per core, per NUMA node or for
+//! the whole machine; the driver limits the number of hardware queues. A `Disk` owns both kinds of
+//! queue; dispatch.rs uses them. Lock order: serve lock, then a software queue's lock; flush lock
+//! last. Source: \[MQ\] design points 1-3. Kernel counterpart: `blk_mq_ctx`, `blk_mq_hw_ctx`.
 
 pub(crate) mod controller;
 pub(crate) mod driver;
@@ -35,7 +35,8 @@ use crate::queue::scheduler::QueueScheduler;
 use crate::queue::serve::{ServeGuard, ServeLock};
 use crate::queue::tag::TagSet;
 
-/// Nanoseconds until a thread polls a hardware queue again whose serving thread may leave work.
+/// Nanoseconds after which a thread polls a hardware queue again that another thread serves,
+/// because the other thread may stop and leave work in the queue.
 pub(crate) const INSIDE_LOOK_NS: u64 = 10_000;
 
 /// Distribution of queues over the CPUs of a machine.
@@ -147,7 +148,7 @@ pub(crate) struct HardwareQueue<M: Machine> {
     pub(crate) depth_max: u32,
 }
 
-/// The state that the serve lock of a hardware queue protects.
+/// State of a hardware queue; only the holder of the queue's serve lock may use the state.
 pub(crate) struct HctxState<M: Machine> {
     /// The driver's queue; `None` until the owner has opened it.
     pub(crate) queue: Option<Box<dyn DriverQueue<M>>>,
@@ -182,7 +183,7 @@ impl<M: Machine> HctxState<M> {
             || self.scheduling.as_ref().is_some_and(|scheduling| scheduling.len > 0)
     }
 
-    /// Takes out all waiting bio chains that have no tag. An emptied scheduler stays.
+    /// Takes out all waiting bio chains that have no tag. The scheduler, if any, stays.
     pub(crate) fn take_chains(&mut self) -> BioList<M> {
         let mut left = self.scheduling.as_mut().map_or(BioList::new(), |inside| inside.empty());
         left.append(&mut self.staged);

@@ -1,11 +1,11 @@
 //! Completion: from a tag to its request, its bios, and the channels that submitted them.
 //!
 //! dispatch.rs calls this code with a batch of completions from the driver, usually after it has
-//! released the hardware queue's serve lock. The lock is still held if the batch is full or other
-//! work waits in the queue. Finding the request needs no search, because the tag is the request's
-//! index (Bjorling et al., SYSTOR 2013, point 4). Timed-out requests end in timeouts.rs. Lock
-//! order: as in dispatch.rs; the lock of abandoned requests comes last. Kernel counterpart:
-//! `blk_mq_end_request_batch`.
+//! released the hardware queue's serve lock (held by the one thread that serves the queue). The
+//! lock is still held if the batch is full or other work waits in the queue. Finding the request
+//! needs no search, because the tag is the request's index (Bjorling et al., SYSTOR 2013, point 4).
+//! Timed-out requests end in timeouts.rs. Lock order: as in dispatch.rs; the lock of abandoned
+//! requests comes last. Kernel counterpart: `blk_mq_end_request_batch`.
 
 use millrace_machine::{Lock, Machine, Stage};
 
@@ -34,7 +34,8 @@ pub(crate) struct RequestEnd {
 }
 
 impl<'a, M: Machine> QueueContext<'a, M> {
-    /// Ends all requests of the completion batch. Returns true if the next flush is in the queue.
+    /// Ends all requests of the completion batch. Returns true if a flush ended and the flushes
+    /// that waited for it are now in this hardware queue, merged into one.
     pub(crate) fn complete(&mut self) -> bool {
         if self.run.batch.entries().is_empty() {
             return false;

@@ -21,8 +21,9 @@ use crate::queue::request::Dispatch;
 use crate::queue::serve::ServeGuard;
 use crate::trace::tracer::TraceStamp;
 
-/// Returns true if a batch may take the fast path. Pending work of other threads needs no check:
-/// these threads also set the flag of the serve lock, or ring the doorbell of the queue's owner.
+/// Returns true if a batch may take the fast path. Work that other threads left needs no check
+/// here: those threads also set the serve lock's flag, which this thread checks on release, or ring
+/// the doorbell of the queue's owner.
 #[inline(always)]
 pub(crate) fn is_plain<M: Machine>(
     context: &QueueContext<'_, M>,
@@ -41,7 +42,8 @@ fn passes<M: Machine>(serve: &mut HctxState<M>, list: &BioList<M>) -> bool {
     serve.scheduling.as_deref_mut().is_none_or(|scheduling| scheduling.passes(list))
 }
 
-/// Returns true if the queue may dispatch now, and no older bio or woken queue must go first.
+/// Returns true if the queue may dispatch now, and neither an older bio nor a queue woken for a tag
+/// must go first.
 #[inline(always)]
 fn is_open<M: Machine>(run: &SubmitContext<M>, serve: &HctxState<M>) -> bool {
     run.woken.is_empty()

@@ -1,11 +1,12 @@
 //! Runs a hardware queue: from software queues through tags to the driver, and back.
 //!
 //! Channels call `submit_batch` with a plug's contents, and `run_queue` to poll for completions and
-//! to dispatch bios that wait. The thread that gets the serve lock does all pending work. Threads
-//! that find the lock taken insert their bios into their software queue and leave a flag, or ring
-//! the owner's doorbell. Tags are taken here, just before dispatch, for as many bio chains (one
-//! request each) as are ready. Lock order: serve, then software queue or request queue, then flush.
-//! Kernel counterpart: block/blk-mq.c, `blk_mq_dispatch_rq_list`, `blk_mq_run_hw_queue`.
+//! to dispatch bios that wait. The thread that gets the queue's serve lock serves the queue: it
+//! does all pending work. Threads that find the lock taken insert their bios into their software
+//! queue and leave a flag, or ring the owner's doorbell. Tags are taken here, just before dispatch,
+//! for as many bio chains (one request each) as are ready. Lock order: serve, then software queue
+//! or request queue, then flush. Kernel counterpart: block/blk-mq.c, `blk_mq_dispatch_rq_list`,
+//! `blk_mq_run_hw_queue`.
 
 use millrace_machine::{Lock, Machine, Stage};
 
@@ -125,8 +126,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     }
 
     /// Called if the owner of a hardware queue finds the serve lock taken by a thread that inspects
-    /// the queue. Marks the queue as pending, so that the owner serves it before it sleeps: no
-    /// other thread may serve it.
+    /// the queue. Marks the queue as pending, so that the owner serves the queue before it sleeps;
+    /// no other thread may serve it.
     #[cold]
     fn insist(&self) -> Option<ServeGuard<'a, M, HctxState<M>>> {
         if !self.may_serve() {
@@ -183,7 +184,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
         self.run.deliver();
         if !self.run.woken.is_empty() {
-            // `run_woken` overwrites `left_busy` for other queues. A true value must survive.
+            // `run_woken` overwrites `left_busy` with the values of other queues, but this queue's
+            // value, if true, must be kept.
             let left_busy = self.run.left_busy;
             self.run_woken();
             self.run.left_busy |= left_busy;

@@ -50,10 +50,10 @@ impl<M: Machine> Disk<M> {
     /// Other threads must poll their channels meanwhile; the caller must have no I/O in this disk.
     #[must_use]
     pub fn wait_drained(&self, deadline_ns: u64) -> bool {
-        // `is_drained` takes serve locks, and a thread that finds a serve lock taken does not poll.
-        // Pauses let the other threads poll.
+        // `is_drained` takes the serve lock of each hardware queue, and a thread that finds this
+        // lock taken does not poll the queue. Pauses let the other threads poll.
         let (mut pause_ns, mut deadline) = (LOOK_FIRST_NS, Deadline::<M>::at(deadline_ns));
-        // Without a free file descriptor, the thread spins.
+        // The thread sleeps on a parker, which needs a file descriptor, or spins if none is free.
         let parker = M::Parker::try_new().ok();
         while !self.is_drained() {
             let left_ns = deadline.left_ns();

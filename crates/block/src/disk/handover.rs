@@ -93,8 +93,8 @@ impl<M: Machine> QueueContext<'_, M> {
         if !theirs.pending.is_any() {
             return;
         }
-        // The bios move under the serve lock: the disk could seem drained while they are in no
-        // queue.
+        // The bios move under the queue's serve lock, which `is_drained` takes for its check.
+        // Without it, the disk could seem drained at the moment when the bios are in no queue.
         let moved = theirs.change(|serve| {
             let mut left = BioList::new();
             theirs
@@ -151,7 +151,7 @@ impl<M: Machine> QueueContext<'_, M> {
     pub(crate) fn note_round(&self, serve: &mut HctxState<M>) {
         let Some(worker) = self.disk.worker_of(self.hctx.number) else { return };
         let settled = serve.taken.saturating_sub(serve.chains().into());
-        // Relaxed: `settled` is a statistic that only the holder of the queue's serve lock writes.
+        // Relaxed: `settled` is a statistic that only the thread serving the queue writes.
         worker.settled.store(settled, Order::Relaxed);
         serve.holds_handed &= serve.has_waiting() || serve.in_flight.count() > 0;
         // Relaxed: a thread that is the worker reads the value that it wrote itself.

@@ -3,8 +3,8 @@
 //! All dispatch goes through [`issue_list`] or, request by request, through `QueueContext::issue`:
 //! a batch on the fast path (direct.rs), bios that wait in the hardware queue (dispatch.rs), bios
 //! that a scheduler picked (scheduled.rs), and requests that the driver had returned as busy. The
-//! caller holds the serve lock. Only a single bio on the fast path has separate code, in direct.rs.
-//! Kernel counterpart: `blk_mq_dispatch_rq_list`, `__blk_mq_issue_directly`.
+//! caller holds the hardware queue's serve lock. Only a single bio on the fast path has separate
+//! code, in direct.rs. Kernel counterpart: `blk_mq_dispatch_rq_list`, `__blk_mq_issue_directly`.
 
 use millrace_machine::{Machine, Stage};
 

@@ -27,7 +27,7 @@ struct MakeState<M: Machine> {
 unsafe impl<M: Machine, T: Send + Sync> Sync for MadeLater<M, T> {}
 
 impl<M: Machine, T> MadeLater<M, T> {
-    /// Creates an object whose value `make` will produce later, in the place of `empty`.
+    /// Creates an object that holds `empty` until `make` stores the value.
     pub(crate) fn later(empty: T) -> Self {
         let (is_made, lock) = (M::Word::new(0), M::Lock::new("made-later", ()));
         MadeLater { value: UnsafeCell::new(empty), making: Some(MakeState { is_made, lock }) }
@@ -38,7 +38,7 @@ impl<M: Machine, T> MadeLater<M, T> {
     }
 
     pub(crate) fn get(&self) -> Option<&T> {
-        // Acquire pairs with the Release in `make`, so a reader of 1 sees the value.
+        // Acquire pairs with the Release in `make`: a thread that reads 1 also sees the value.
         let is_made = |making: &MakeState<M>| making.is_made.load(Order::Acquire) == 1;
         // SAFETY: no thread writes the value once it is made.
         self.making.as_ref().is_none_or(is_made).then(|| unsafe { &*self.value.get() })

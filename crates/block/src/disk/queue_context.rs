@@ -20,7 +20,8 @@ pub(crate) struct QueueContext<'a, M: Machine> {
     pub(crate) stats: &'a DiskStats<M>,
 }
 
-/// Charges the simulated cost of a stage between software queue and driver, if there are any.
+/// Charges the simulated cost of a stage between software queue and driver, unless the disk follows
+/// a design without such stages.
 #[inline(always)]
 pub(crate) fn work<M: Machine>(disk: &Disk<M>, stage: Stage, count: u32) {
     if disk.baseline.as_ref().is_none_or(|baseline| baseline.has_two_levels) {

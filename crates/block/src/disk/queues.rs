@@ -55,7 +55,7 @@ impl<M: Machine> DiskQueues<M> {
         Self::of(shape, hctxs, feeds, path)
     }
 
-    /// Connects hardware queues with software queues, each of which feeds `feeds` of them.
+    /// Adds software queues, each of which feeds `feeds` hardware queues, to the hardware queues.
     pub(crate) fn of(
         shape: &QueueShape,
         hctxs: Box<[HardwareQueue<M>]>,
@@ -161,7 +161,9 @@ pub(crate) fn hardware_queues<M: Machine>(
     tags.zip(0..).map(queue).collect()
 }
 
-/// Returns a worker's hardware queue: one after those of the I/O threads, or that of its CPU.
+/// Returns the hardware queue of the drive's worker, if it can have one. Among queues that threads
+/// own: the one after those of the I/O threads. Otherwise the last queue or, on machines whose
+/// threads stay on their CPU, the queue of the worker's CPU.
 pub(crate) fn worker_queue<M: Machine>(
     config: &DiskConfig<M>,
     hw: HwQueues,
@@ -200,7 +202,8 @@ pub(crate) fn path_of<M: Machine>(
 }
 
 pub(crate) fn bypass<M: Machine>(config: &DiskConfig<M>, first: &HardwareQueue<M>) -> SubmitPath {
-    // The fast path sends no events to a trace sink, and does not limit the requests in flight.
+    // A disk with a trace sink or a limit on requests in flight takes no fast path, because the
+    // fast path supports neither.
     match config.trace.is_some() || first.depth_max != u32::MAX {
         true => SubmitPath::Bypass,
         false => SubmitPath::Direct,

@@ -1,10 +1,10 @@
 //! Dispatch of a hardware queue with a scheduler.
 //!
 //! `dispatch` replaces `QueueContext::dispatch_staged` of dispatch.rs under the same contract: the
-//! caller holds the serve lock, and tags are taken just before dispatch. Flushes bypass the
-//! scheduler and wait in the list `staged`. `Disk::set_scheduler` replaces the scheduler during
-//! I/O: bios that wait in the old scheduler move to the new one. Completions of requests that the
-//! driver already has are not reported to the new scheduler. Kernel counterpart:
+//! caller holds the hardware queue's serve lock, and tags are taken just before dispatch. Flushes
+//! bypass the scheduler and wait in the list `staged`. `Disk::set_scheduler` replaces the scheduler
+//! during I/O: bios that wait in the old scheduler move to the new one. Completions of requests
+//! that the driver already has are not reported to the new scheduler. Kernel counterpart:
 //! block/blk-mq-sched.c, `elevator_switch`.
 
 use alloc::boxed::Box;

@@ -27,7 +27,8 @@ use crate::trace::blktrace::EventCode;
 const LOOK_MAX_NS: u64 = 1_000_000_000;
 /// Shortest time, in nanoseconds, between two checks of requests in flight.
 const LOOK_MIN_NS: u64 = 1_000_000;
-/// Number of checks during one timeout. Of a pause of the process, up to two check intervals count.
+/// Number of checks during one timeout. If the process pauses, at most two check intervals of the
+/// pause count towards a timeout.
 const LOOKS: u64 = 8;
 
 pub(crate) fn look_period_ns(timeout_ns: u64) -> u64 {
@@ -108,7 +109,8 @@ fn expire<M: Machine>(
 }
 
 /// Returns true if the request transfers data to or from memory that the submitter owns. The drive
-/// may write it after a timeout, and the block layer can keep only its own buffers alive.
+/// may write such memory after a timeout, and the block layer cannot keep it alive, as it can its
+/// own buffers.
 fn has_foreign_memory<M: Machine>(rq: &Request<M>) -> bool {
     rq.bios().any(|bio| bio.is_foreign() && bio.bio.op.has_data())
 }

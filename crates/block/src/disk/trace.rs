@@ -128,7 +128,8 @@ impl<M: Machine> DriveTracing<'_, M> {
         }
     }
 
-    /// Emits the event of a merge, about the bio that was merged: the chain's last or first one.
+    /// Emits the event of a merge for the bio that was merged into the chain: the last one after a
+    /// back merge, the first one after a front merge.
     #[inline]
     pub(crate) fn merged(&mut self, kind: MergeKind, chain: &BioSlot<M>) {
         if self.is_on() {
@@ -230,7 +231,8 @@ impl<M: Machine> DriveTracing<'_, M> {
     }
 
     /// Records the dispatch (D) of a request if the driver accepted it. With `TraceStamp::Batch`,
-    /// also records its insertion (I), accepted or not: one ring word can hold both.
+    /// also records its insertion (I), accepted or not, because one word of the trace ring can hold
+    /// both events.
     #[inline(always)]
     pub(crate) fn record_issue(&mut self, rq: &Request<M>, outcome: Dispatch) {
         let (Some(writer), Some(head)) = (&mut self.run.trace, rq.chain.as_deref()) else { return };
@@ -281,7 +283,7 @@ impl<M: Machine> DriveTracing<'_, M> {
     }
 
     /// Records the driver's own trace data about requests that the driver has just completed. The
-    /// caller holds the queue's serve lock.
+    /// caller holds the hardware queue's serve lock.
     #[cold]
     pub(crate) fn reaped(
         &mut self,

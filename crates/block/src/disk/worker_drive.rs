@@ -88,8 +88,8 @@ impl<M: Machine> WorkerDrive<M> {
 
     pub(crate) fn turn(&mut self, run: &mut SubmitContext<M>) {
         let rounds = self.worker().rounds();
-        // A thread that stops serving the queue need not notify the worker. So the worker may sleep
-        // only after it has taken the serve lock itself.
+        // Another thread may stop serving the queue and leave work without notice to the worker. So
+        // the worker sleeps only after it has got the serve lock and served the queue itself.
         let entered = QueueContext::new(&self.disk, self.hctx, run, &self.stats).run_queue();
         self.missed = !entered;
         if entered {
@@ -116,8 +116,8 @@ impl<M: Machine> WorkerDrive<M> {
             return;
         }
         for ctx in self.disk.queues.ctxs() {
-            // Wakes the submitters whose bios wait for the gone worker. A later submitter notices
-            // by itself, because it takes the software queue's lock before it sleeps.
+            // Wakes the submitters whose bios wait for the gone worker. A later submitter takes the
+            // software queue's lock before it sleeps, and so sees that the worker is gone.
             let mut ctx = ctx.lock();
             ring_all(ctx.list(self.hctx));
         }
@@ -145,7 +145,7 @@ impl<M: Machine> WorkerDrive<M> {
             let mut left = disk.empty_queue(self.hctx, serve);
             serve.taken = serve.taken.saturating_sub(left.len().into());
             // Relaxed: `settled` (number of bio chains that have left the worker's queue) is a
-            // statistic. Only the holder of the queue's serve lock writes it.
+            // statistic that only the thread serving the queue writes.
             self.worker().settled.store(serve.taken, Order::Relaxed);
             serve.moves += u64::from(!left.is_empty());
             let mut ctx = disk.queues.ctx(hctx.own_ctx).lock();

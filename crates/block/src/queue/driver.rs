@@ -27,7 +27,7 @@ use crate::queue::tag::TagSet;
 /// The threads that may run a hardware queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum QueueKind {
-    /// Any submitting thread may run the queue, holding the serve lock.
+    /// Any submitting thread may run the queue; the queue's serve lock admits one at a time.
     AnyThread,
     /// Only the I/O thread that opened the queue may run the queue. Other threads leave their bios
     /// in the queue and wake that thread by ringing its doorbell.

@@ -1,8 +1,8 @@
 //! `InFlight`: the requests that a driver has from one hardware queue, with their dispatch times.
 //!
-//! The serve lock protects the table. `lend` records a request when the driver accepts it, and
-//! `take_back` accepts only tags of recorded requests: an assertion stops a driver that completes
-//! any other tag. Kernel counterpart: `MQ_RQ_IN_FLIGHT` and `rq->io_start_time_ns`.
+//! The hardware queue's serve lock protects the table. `lend` records a request when the driver
+//! accepts it, and `take_back` accepts only tags of recorded requests: an assertion stops a driver
+//! that completes any other tag. Kernel counterpart: `MQ_RQ_IN_FLIGHT` and `rq->io_start_time_ns`.
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;

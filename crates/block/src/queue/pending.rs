@@ -49,7 +49,8 @@ impl<M: Machine> PendingQueues<M> {
             None => (&self.words[ctx / 64], 1u64 << (ctx % 64)),
             Some((bit, _)) => (&self.words[0], bit),
         };
-        // Release pairs with the Acquire of `take`; the software queue's lock orders, too.
+        // Release pairs with the Acquire of `take`. The software queue's lock orders accesses to
+        // its bios as well.
         word.fetch_or(bit, Order::Release);
     }
 

@@ -109,7 +109,8 @@ impl<M: Machine> Request<M> {
         self.state = RequestState::Waited;
     }
 
-    /// Records that the request waits in a queue from now on or since the first such call.
+    /// Marks the request as waiting in a queue, since `now_ns` or, if marked before, since the
+    /// first call.
     pub(crate) fn mark_inserted(&mut self, now_ns: u64) {
         self.state = RequestState::Waited;
         if let Some(head) = &mut self.chain {

@@ -32,7 +32,8 @@ pub(crate) struct Sbitmap<M: Machine> {
 }
 
 impl<M: Machine> Sbitmap<M> {
-    /// Creates a map of `depth` (1 to 2^20) free numbers. Four or more use at least four words.
+    /// Creates a map of `depth` (1 to 2^20) free numbers. Four or more numbers are spread over at
+    /// least four words.
     pub(crate) fn new(depth: u32) -> Self {
         assert!(
             (1..=1 << 20).contains(&depth),

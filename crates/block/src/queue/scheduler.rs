@@ -213,7 +213,8 @@ pub enum SchedulerPick<M: Machine> {
     /// after a completion, or at this time in nanoseconds of the machine's clock.
     WaitUntil(u64),
     /// The scheduler has no bio chain to dispatch before the next insertion or completion. If
-    /// chains wait in the scheduler, `Nothing` is allowed only while its requests are in flight.
+    /// chains wait in the scheduler, `Nothing` is allowed only while requests that the scheduler
+    /// chose are in flight.
     Nothing,
 }
 
@@ -312,13 +313,13 @@ pub(crate) struct QueueScheduler<M: Machine> {
     /// Requests in flight that came from this scheduler, indexed by tag.
     issued: Box<[Option<CompletedChain>]>,
     pub(crate) in_flight: u32,
-    /// True if the drained scheduler kept bio chains or gave back some of another drive.
+    /// True if the scheduler, when drained, kept bio chains or returned chains of another drive.
     pub(crate) has_lost: bool,
     /// Time in nanoseconds until which the trace gets no second message about a dispatch pause.
     rests_until_ns: u64,
     pub(crate) drive: Arc<DriveWaits<M>>,
-    /// Accounts of each group's waiting time that the scheduler does not count itself: for a tag
-    /// and, if `counts` is false, in the scheduler.
+    /// Accounts of each group's waits that the scheduler does not count itself: waits for a tag
+    /// and, if `counts` is false, waits in the scheduler.
     holds: Option<WaitAccounts<M>>,
     /// True if the scheduler counts wait times by itself.
     counts: bool,
@@ -473,8 +474,8 @@ impl<M: Machine> QueueScheduler<M> {
         }
         self.scheduler.drain(&mut left);
         if left.has_lost || left.list.len() != self.len {
-            // A scheduler that kept bio chains may return them later. A bio chain names its drive
-            // by the address of the wait accounts; leaked accounts keep it unique.
+            // A scheduler that kept bio chains may return them later. The address of the drive's
+            // wait accounts, which names the drive in a chain, must stay unique: the accounts leak.
             forget(Arc::clone(&self.drive));
             self.has_lost = true;
         }

@@ -46,7 +46,8 @@ fn leave_to_others<'a, M: Machine>(
     if context.may_serve() {
         return context.serve(serving);
     }
-    // If `leave` returns true, the owner, woken by the doorbell, does the other threads' work, too.
+    // The result of `leave` (true if other threads left work) is not needed: the queue's owner,
+    // woken below in any case, also does their work.
     context.hctx.leave(serving);
     context.hctx.mark_own();
     context.hctx.ring();

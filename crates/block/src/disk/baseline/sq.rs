@@ -257,7 +257,8 @@ impl<M: Machine> SingleQueue<M> {
     }
 }
 
-/// Merges a bio with the plug's last request, or gets a request for it. Flushes wait apart.
+/// Merges a bio with the plug's last request, or gets a request for it. A flush goes to the
+/// software queue instead.
 fn get<M: Machine>(
     context: &mut QueueContext<'_, M>,
     bio: BioRef<M>,
@@ -372,7 +373,7 @@ fn merge<M: Machine>(
     let mut chain = rq.empty();
     let merged = try_merge(&mut chain, bio, &context.disk.limits);
     if let Ok(kind) = merged {
-        // After a front merge, the request begins with the new bio, not inserted before.
+        // After a front merge, the request begins with the new bio, not marked as inserted yet.
         chain.mark_inserted(now_ns);
         context.stats.count_merge(chain.op());
         context.trace().merged(kind, &chain);
@@ -385,7 +386,7 @@ fn merge<M: Machine>(
 fn end<M: Machine>(sq: &SingleQueueStack<M>, hctx: &HardwareQueue<M>, rq: RequestRef<M>) {
     let single = &mut sq.lock().single;
     M::work(Stage::Complete, 1);
-    // Flushes are never in the request queue and not counted by `in_flight`.
+    // `in_flight` counts only requests of the request queue, through which no flush goes.
     single.in_flight = single.in_flight.saturating_sub((rq.op() != Op::Flush).into());
     let mut batch = TagBatch::EMPTY;
     hctx.tags.give(&mut batch, rq);

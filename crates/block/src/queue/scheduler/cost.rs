@@ -82,14 +82,14 @@ impl CostModel {
         let cost = if op == Op::Read { &self.read } else { &self.write };
         let base_ns = if sector == last_end { cost.sequential_ns } else { cost.random_ns };
         let bytes = if op.has_data() { u64::from(sectors) << 9 } else { 0 };
-        // At most 2 GiB are charged: times a byte's cost, below 2^32 ps, that fits into 64 bits.
+        // At most 2 GiB are charged. Multiplied by a byte's cost, below 2^32 ps, they fit 64 bits.
         let moved_ns = bytes.min(1 << 31) * u64::from(cost.byte_ps) / 1_000;
         (u64::from(base_ns) + moved_ns).max(1)
     }
 }
 
-/// Number of depth units that a random 4 KiB request takes. A drive's depth (its limit of requests
-/// in flight) is counted in depth units, each a 16th of such a request.
+/// Depth units that a random 4 KiB request takes. A drive's depth (its limit on requests in flight)
+/// is counted in these units, so that larger requests can take more of the depth.
 pub(crate) const REQUEST: u32 = 16;
 /// Service time, in nanoseconds, from which a drive counts as slow.
 pub(crate) const SLOW_NS: u64 = 2_000_000;
@@ -102,8 +102,8 @@ pub(crate) struct DepthWeights {
     write: OpWeight,
 }
 
-/// Part of a drive's depth (its limit of requests in flight) that a request takes: `base`, and
-/// `sector` for each sector. A random 4 KiB request takes 16,384 in total.
+/// Part of a drive's depth (its limit on requests in flight) that a request takes, in 1,024ths of a
+/// depth unit: `base`, and `sector` for each sector. A random 4 KiB request takes 16 units.
 #[derive(Debug, Clone, Copy)]
 struct OpWeight {
     base: u64,

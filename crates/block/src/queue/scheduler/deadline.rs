@@ -37,9 +37,11 @@ pub(crate) fn of_drive<M: Machine>(parts: &SchedulerParts<M>) -> DriveScheduler<
     DriveScheduler { queue: Box::new(move |hctx| deadline.queue(hctx)), piece_sectors: None }
 }
 
-/// Nanoseconds between two checks of a hardware queue that waits for higher priorities elsewhere.
+/// Nanoseconds between two checks of a hardware queue that waits because another queue of the drive
+/// has bio chains of a higher priority.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
-/// Nanoseconds without a call of `next` after which a queue delays no others: its thread may hang.
+/// Nanoseconds without a call of `next` after which a queue no longer delays other queues, because
+/// the thread that serves it may hang.
 const SERVED_NS: u64 = 100_000_000;
 const PRIORITIES: usize = Priority::Idle as usize + 1;
 
