@@ -1,9 +1,10 @@
 //! Tracks the memory regions that are lent to a ring, and the indexes of their registered pieces.
 //!
-//! Owners lend regions to a ring, which registers their pieces at once. If the kernel refuses a
-//! piece, no further piece of that region is registered while the region is lent. Pieces that are
-//! already registered stay so, and operations elsewhere in the region use unregistered memory.
-//! Regions do not overlap. Invariant: an index belongs to one piece of one region.
+//! Owners lend regions to a ring. The ring registers a region in pieces as soon as it is lent. If
+//! the kernel refuses a piece, no further piece of that region is registered while the region is
+//! lent. Pieces that are already registered stay so, and operations elsewhere in the region use
+//! unregistered memory. Regions do not overlap. Invariant: an index belongs to one piece of one
+//! region.
 
 use std::io;
 

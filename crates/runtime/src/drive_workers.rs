@@ -192,7 +192,7 @@ impl DriveWorkers {
         }
         drop(up);
         // Waits until each new thread has reported its doorbell or an error. If one thread failed,
-        // the other threads are stopped, which needs their doorbells.
+        // the other threads are stopped, and their doorbells are needed to wake them.
         let mut silent = self.threads.len() - before;
         for (number, outcome) in ups {
             silent -= 1;

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 const WARN_BEFORE: Duration = Duration::from_secs(7 * DAY_S);
 /// Warnings are due only in the last 1/`WARN_PART` of the validity period, so that a certificate
-/// that is renewed every day causes none.
+/// that is renewed every day causes no warning.
 const WARN_PART: u32 = 3;
 const DAY_S: u64 = 24 * 60 * 60;
 

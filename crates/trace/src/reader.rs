@@ -2,7 +2,7 @@
 //! constant memory.
 //!
 //! The reader owns the files and at most `BATCH` records of each. The order of events is that of
-//! blkparse and btt, because lines and spans must equal theirs:
+//! blkparse and btt, because the printed lines and spans must equal the output of these tools:
 //! - Files are merged by the time of their first waiting event.
 //! - The order of a file's records is kept even where times step back a little, as they do when an
 //!   interrupt comes between taking the timestamp and writing the record.

@@ -116,7 +116,8 @@ impl Explorer {
     }
 
     /// Sets the number of consecutive steps after which a thread must let another thread run. Such
-    /// a switch does not count as a preemption. Models with their own wait loops need this limit.
+    /// a switch does not count as a preemption. Models with their own wait loops need this limit,
+    /// or a waiting thread could run forever.
     #[must_use]
     pub fn patience(mut self, steps: u32) -> Self {
         self.bounds.patience = steps;
