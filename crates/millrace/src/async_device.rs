@@ -413,7 +413,7 @@ impl SubmitState {
     }
 
     /// Submits waiting bios and reaps completions until no bio waits or nothing completes. A
-    /// completion makes room for a waiting bio, and no later event would submit that bio.
+    /// completion makes room for a waiting bio, which no later event would submit.
     fn turn(&mut self) {
         loop {
             self.submit();

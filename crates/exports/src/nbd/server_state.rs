@@ -27,9 +27,9 @@ use crate::stop::StopOrder;
 /// clients also uses numbers of the next thread.
 const CLIENTS_PER_THREAD: u16 = 1000;
 
-/// Returns the number of the client with this index on its I/O thread. The number is the tenant of
-/// the client's I/Os, and appears in logs, counters and traces. After the client has left, another
-/// client may get the number.
+/// Returns the number of the client with this index on its I/O thread. The block layer counts the
+/// client's I/Os under this number (the tenant), which also appears in logs, counters and traces.
+/// After the client has left, another client may get the number.
 pub(crate) fn client_number(thread: usize, index: usize) -> u16 {
     (thread as u16).wrapping_mul(CLIENTS_PER_THREAD).wrapping_add(1).wrapping_add(index as u16)
 }

@@ -1,9 +1,9 @@
 //! Messages of an export for the operator, limited to what a person can read.
 //!
 //! The library does not print: the program passes a function that receives lines. A guest or
-//! frontend that fails repeatedly gets [`LINES_MAX`] lines in [`PERIOD_NS`] nanoseconds; the rest
-//! is only counted. An error that returns every second, because QEMU reconnects so often, is logged
-//! once in [`REPEAT_NS`].
+//! frontend that fails repeatedly gets [`LINES_MAX`] lines per [`PERIOD_NS`] nanoseconds; its
+//! further lines are only counted. An error that returns every second, because QEMU reconnects so
+//! often, is logged once per [`REPEAT_NS`].
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

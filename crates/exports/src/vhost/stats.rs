@@ -11,7 +11,8 @@ use crate::mailbox::lock;
 
 crate::counter_table! {
 /// Counters of one queue of an export, over all guests that have used the queue. `queues` and
-/// `waiting` are 0 or 1, so sums over queues are numbers of queues.
+/// `waiting` are 0 or 1 for each queue, so that their sums over several queues are numbers of
+/// queues.
 pub struct QueueStats {
     requests counter "requests" "/requests" "Requests of guests taken off rings.",
     errors counter "errors" "/errors" "Requests of guests answered with an error.",

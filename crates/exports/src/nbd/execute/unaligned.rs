@@ -4,9 +4,9 @@
 //! or zeroing reads, changes and writes back the blocks at its ends (bounce.rs). A discard leaves
 //! out partial blocks.
 //!
-//! Invariants: FUA applies to each write of a request. A request gets its only buffer at its start.
-//! Specification, "Block size constraints": a client that did not negotiate block sizes may assume
-//! a granularity of one byte.
+//! Invariants: FUA applies to each write of a request. A request gets one buffer at its start, and
+//! no further buffer later. Specification, "Block size constraints": a client that did not
+//! negotiate block sizes may assume a granularity of one byte.
 
 use millrace_block::Op;
 

@@ -4,8 +4,8 @@
 //! is the first of the waiting line (memory/waiting_line.rs).
 //!
 //! Invariants: a connection in the waiting line is open, and its state is `Queued`. A thread that
-//! wakes the others because memory was freed also runs another loop iteration itself. Its own
-//! connection may have joined the line while another thread freed the memory.
+//! wakes the others because memory was freed also runs another loop iteration itself, because a
+//! connection of its own may have joined the line while another thread freed the memory.
 
 use super::Worker;
 use crate::nbd::memory::waiting_line::{MemoryWait, SIZE_CLASSES};
