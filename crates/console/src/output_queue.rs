@@ -38,7 +38,8 @@ pub struct OutputQueue {
 struct QueueState {
     waiting: VecDeque<Vec<u8>>,
     bytes: usize,
-    /// Number of additions that were dropped because the queue was full, since the last log line.
+    /// Number of calls of `add` whose bytes were dropped because the queue was full, since the last
+    /// log line about this.
     dropped: u64,
     writes: u64,
 }

@@ -56,8 +56,8 @@ use status_line::in_sectors;
 
 const MAX_SECTORS: u32 = 2048;
 const MERGE_SECTORS: u32 = 512;
-/// Maximum length of a discard or write-zeroes, in sectors. Servers that implement them by writing
-/// must finish within the request timeout.
+/// Maximum length of a discard or write-zeroes, in sectors. A server that executes these requests
+/// by writing must finish within the request timeout.
 const MAX_RANGE_SECTORS: u32 = 64 << 11;
 const CONNECTIONS_MAX: u64 = 64;
 /// Time limit for the connections that are made while a drive is opened.
@@ -71,7 +71,7 @@ pub struct NbdConfig {
     /// The URI as the user wrote it, for messages.
     pub text: String,
     /// Total number of connections. `None` means one per I/O thread if the server says that a flush
-    /// covers all connections, and otherwise a single one.
+    /// covers the writes on all connections, and otherwise a single one.
     pub connections: Option<u16>,
     /// Number of tags of each queue.
     pub depth: u32,

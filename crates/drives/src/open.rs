@@ -18,11 +18,11 @@ use crate::spec::{Spec, SpecError};
 pub(crate) struct DriverRow {
     /// Name in specs.
     pub name: &'static str,
-    /// Keys, separated by spaces, in the order in which messages list them.
+    /// Keys of the driver's specs, separated by spaces, in the order in which messages list them.
     pub keys: &'static str,
-    /// Key whose name may be omitted if it comes first.
+    /// Key whose name a spec may omit if the key comes first.
     pub main_key: Option<&'static str>,
-    /// Keys whose value is the path of a file, separated by spaces.
+    /// Keys, separated by spaces, whose values are paths of files.
     pub path_keys: &'static str,
     /// Kind of threads that may run the driver's queues. For a wrapping driver, the wrapped drive
     /// decides.
@@ -49,7 +49,8 @@ pub struct Opened {
     pub warnings: Vec<String>,
     /// Identity of the data, as in [`DataPlace::identity`].
     pub identity: Option<(u64, u64)>,
-    /// Control of the outermost fault drive.
+    /// Handle that controls the outermost fault drive of the spec; `None` if there is no fault
+    /// drive.
     pub fault: Option<FaultControl>,
 }
 
@@ -100,7 +101,7 @@ pub fn check(spec: &Spec) -> Result<(), SpecError> {
     settings_of(spec).map(drop)
 }
 
-/// Returns the identity of the file that holds a drive's data, also if the drive wraps another,
+/// Returns the identity of the file that holds the data of a drive, or of the drive inside it,
 /// without opening the file. Returns `None` if no file is used, or none can exist at its path.
 ///
 /// # Errors

@@ -101,8 +101,8 @@ impl Spec {
         Spec::of_pairs(driver, pairs)?.checked()
     }
 
-    /// Returns an error if drives are nested too deeply for recursive code. An invalid inner spec
-    /// is refused later, when it is parsed.
+    /// Returns an error if specs are nested more than [`NESTING_MAX`] deep, because other code
+    /// follows them recursively. An invalid inner spec is refused later, when it is parsed.
     fn checked(self) -> Result<Spec, SpecError> {
         let mut inner = self.get("drive").map(str::to_owned);
         for _ in 0..NESTING_MAX {

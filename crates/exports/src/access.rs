@@ -29,8 +29,8 @@ impl SocketAccess {
         SocketAccess { mode, ..SocketAccess::default() }
     }
 
-    /// Returns true if mode, owner or group is set. Only a Unix socket with a path can have these
-    /// settings.
+    /// Returns true if mode, owner or group is set. These settings apply to a Unix socket with a
+    /// path, which has a file.
     #[must_use]
     pub fn is_of_a_file(&self) -> bool {
         self.mode.is_some() || self.owner.is_some() || self.group.is_some()

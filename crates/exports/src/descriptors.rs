@@ -20,8 +20,8 @@ const MOST: u32 = 1 << 16;
 /// Number of free descriptors below which a shortage is reported: 8 for one message of a frontend,
 /// and a margin of 32.
 const MESSAGE: u64 = 40;
-/// Number of descriptors that NBD connections leave for the control socket and the metrics page, at
-/// most an eighth of the limit.
+/// Number of descriptors that NBD connections leave free for the control socket and the metrics
+/// page, but at most an eighth of the limit.
 const KEPT_FREE: u64 = 32;
 /// Maximum number of descriptors in one message of a frontend: one for each of 8 memory regions.
 const IN_ONE_MESSAGE: usize = 8;

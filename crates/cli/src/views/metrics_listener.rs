@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 pub struct MetricsListener {
     bound: Mutex<Option<BoundAddress>>,
-    /// Event descriptor that becomes readable after the socket was replaced or removed.
+    /// Eventfd that becomes readable when a reload has replaced or removed the socket.
     changed: OwnedFd,
 }
 

@@ -110,7 +110,7 @@ pub struct Drive {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
     pub failed_last_minute: u64,
-    /// Counters of the drive's queues, by the name of a [`DiskCounter`].
+    /// Counters of the drive's queues. The keys are names of [`DiskCounter`]s.
     pub counts: BTreeMap<String, u64>,
     pub ops: Vec<OpCounts>,
     /// Counters by hardware queue, for queues that were used.

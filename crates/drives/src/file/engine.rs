@@ -16,7 +16,7 @@ use millrace_reactor::{Completion, FileCarrier, FileRef, Handle, Op, Source, run
 use super::FileDriver;
 use crate::common::thread_bound::ThreadBound;
 
-/// Number that marks the completions of cancel operations, which are ignored.
+/// Bit in the user data of cancel operations, whose completions are ignored.
 pub(crate) const CANCEL_MARK: u64 = 1 << 47;
 
 /// Engine of a queue: the ring of its I/O thread, or, without one, the I/O thread itself.
@@ -158,9 +158,8 @@ impl Engine {
         let ring = self.here()?;
         match pieces {
             [piece] => ring.handle.fixed_buffer(piece.iov_base.cast(), piece.iov_len),
-            // Several segments of a request rarely lie in one registered buffer, unless they belong
-            // to a cache, which has registered its whole memory (`arenas`). So without a cache, no
-            // buffer is looked up.
+            // For several segments, a buffer is looked up only if a cache has registered its whole
+            // memory (`arenas`). Other segments rarely lie in one registered buffer.
             pieces if !ring.arenas.is_empty() => ring.handle.fixed_vector(pieces),
             _ => None,
         }

@@ -39,7 +39,8 @@ const MARKS: [Mark; 15] = [
     ("zstd file", 0, b"\x28\xb5\x2f\xfd", ContainerServer::Unpack("zstd -d")),
     ("zip file", 0, b"PK\x03\x04", ContainerServer::Unpack("unzip")),
 ];
-/// Magic of the last sector. A fixed-size VHD image is a plain disk followed by this sector.
+/// Magic number that begins the last sector of a fixed-size VHD image, which is a plain disk
+/// followed by this sector.
 const VHD_FOOTER: &[u8] = b"conectix";
 
 pub(super) fn note(config: &FileConfig, size_bytes: u64) -> Option<String> {

@@ -2,9 +2,8 @@
 //! to a file drive.
 //!
 //! Each queue that is opened later registers this memory with the ring of its thread, so that the
-//! kernel need not look up and pin pages for each I/O. Registered memory stays locked. If the
-//! kernel refuses to register it, that is logged once and the drive continues without registered
-//! memory.
+//! kernel need not look up and pin pages for each I/O. Registered memory stays locked. A refusal of
+//! the kernel is logged once, and the drive continues without registered memory.
 
 use std::io;
 use std::sync::{Arc, Mutex, Weak};

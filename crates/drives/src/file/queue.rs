@@ -1,10 +1,10 @@
 //! `FileQueue`: hardware queue of a file or block device, on one I/O thread.
 //!
 //! Requests become operations of the thread's reactor, which submits them in its next iteration, so
-//! `commit_rqs` costs nothing; completions arrive through an inbox. Short transfers are continued,
-//! EINTR and EAGAIN are retried, and misaligned memory goes through a bounce buffer. Invariant: the
-//! memory of an operation stays in place until the operation has completed; a queue that is dropped
-//! earlier leaks the memory.
+//! `commit_rqs` costs nothing. The reactor keeps a list of completions for each queue. Short
+//! transfers are continued, EINTR and EAGAIN are retried, and misaligned memory goes through a
+//! bounce buffer. Invariant: the memory of an operation stays in place until the operation has
+//! completed; a queue that is dropped earlier leaks the memory.
 #![allow(unsafe_code)]
 
 use std::os::fd::AsRawFd;
@@ -152,8 +152,8 @@ impl FileQueue {
         unsafe { self.engine.push(user_data, op) }
     }
 
-    /// Processes a completion. Returns the tag and status, or `None` if the request needs further
-    /// operations.
+    /// Processes a completion. Returns the tag and status of a request that has ended. Returns
+    /// `None` if the request needs further operations, or if the completion is to be ignored.
     fn landed(&mut self, completion: Completion) -> Option<(Tag, Status)> {
         let index = (completion.user_data & ((1 << TAG_BITS) - 1)) as usize;
         let flight = &mut self.flights[index];

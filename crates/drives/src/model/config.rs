@@ -120,8 +120,8 @@ pub struct ModelTiming {
     /// Size of the volatile write buffer in bytes; 0 for none. A write completes when its data are
     /// in the buffer, and waits while the buffer is full. A flush empties the buffer.
     pub buffer_bytes: u64,
-    /// Relative variation of the flash dies' read and write times, 0 to 1; 0.1 means that times
-    /// vary evenly by up to 10 % in both directions.
+    /// Relative variation of the flash dies' read and write times, 0 to 1; 0.1 means that times are
+    /// uniformly distributed from 90 % to 110 % of the configured time.
     pub jitter: f64,
     /// Share of I/Os, 0 to 1, that take an additional, exponentially distributed time in the flash
     /// dies (`units`).

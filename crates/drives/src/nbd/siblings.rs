@@ -193,8 +193,8 @@ impl SiblingQueues {
         state.queues.iter().for_each(QueueState::wake);
     }
 
-    /// Returns true if a new connection may probably be used. `own` is the number of open
-    /// connections that it replaces. `connection_up` makes the final decision.
+    /// Returns true if `connection_up`, which makes the decision, will probably accept a new
+    /// connection. `own` is the number of open connections that the new one replaces.
     pub(crate) fn admits(&self, sharing: ConnectionSharing, own: usize) -> bool {
         let state = lock_unpoisoned(&self.state);
         state.admits(sharing, state.open().saturating_sub(own))
@@ -281,8 +281,8 @@ impl SiblingQueues {
         Vec::from(own)
     }
 
-    /// Takes the calling queue's part of the forwarded requests: an equal part for each queue with
-    /// a connection, but at most `most` requests.
+    /// Takes the calling queue's share of the forwarded requests. All queues with a connection get
+    /// equal shares, of at most `most` requests.
     pub(crate) fn take_share(&self, most: usize) -> Vec<ForwardedRequest> {
         let mut state = lock_unpoisoned(&self.state);
         let takers = state.queues.iter().filter(|one| one.up > 0).count().max(1);

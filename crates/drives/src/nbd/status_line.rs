@@ -114,8 +114,8 @@ impl StatusConnection {
         }
     }
 
-    /// Parses the next chunk of a reply. Returns the chunk's length and whether it was the last
-    /// one, or `None` if more bytes are needed.
+    /// Parses the next chunk of a reply. Returns the chunk's length, and true if it is the last
+    /// chunk. Returns `None` if more bytes are needed.
     fn answer(
         &self,
         input: &[u8],

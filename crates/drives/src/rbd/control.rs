@@ -21,7 +21,7 @@ use super::image::RbdImage;
 use super::{ImageFacts, RbdState};
 use crate::common::units::size_text;
 
-/// Interval of checks for changes to an image without a watch: librbd reports no changes.
+/// Interval between two checks of an image without a watch, of which librbd reports no changes.
 pub(crate) const UNWATCHED_PERIOD: Duration = Duration::from_secs(2);
 /// Interval between two checks of an image with a watch. librbd reports changes of such an image,
 /// but the watch may be lost.
@@ -51,7 +51,7 @@ pub(super) fn order<T: Send + 'static>(
     work: impl FnOnce(&mut Weak<RbdState>) -> T + Send + 'static,
 ) -> Receiver<T> {
     let (sender, receiver) = mpsc::channel();
-    // An answer that its asker no longer awaits is dropped.
+    // An answer that nobody awaits any more is dropped.
     let _ = orders.send(Box::new(move |shared| drop(sender.send(work(shared)))));
     receiver
 }

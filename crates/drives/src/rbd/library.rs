@@ -1,6 +1,6 @@
 //! `LibraryFunctions`: librbd and librados, loaded when the first Ceph drive is opened.
 //!
-//! Builds, and programs without a Ceph drive, do not need the libraries. The table is a plain
+//! Neither a build nor a program without a Ceph drive needs the libraries. The table is a plain
 //! struct of function pointers, so that tests can replace them. The libraries stay loaded, because
 //! their threads and callbacks outlive every drive. Invariant: the declarations match
 //! `rbd/librbd.h` and `rados/librados.h` of Ceph 16, which later versions keep.

@@ -303,8 +303,8 @@ fn in_use(owner: &str) -> String {
     )
 }
 
-/// Returns the current size of an image that may have been resized. Without a watch, librbd keeps
-/// using the old size, so a new size is then an error.
+/// Returns the current size of an image that may have been resized. Returns an error if an image
+/// without a watch was resized, because librbd keeps using its old size.
 pub(super) fn size_now(
     config: &RbdConfig,
     shared: &RbdState,

@@ -128,7 +128,7 @@ impl ConfigReloader {
         }
     }
 
-    /// Makes the daemon serve another configuration, or changes nothing.
+    /// Makes the daemon serve another configuration. Changes nothing if the result is an error.
     fn take(
         &self,
         daemon: &LiveDaemon,
@@ -392,7 +392,7 @@ fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
             drive.spec = (*spec).clone();
         }
     }
-    // Socket identities are cached, because thousands of exports may share a socket.
+    // Results of `place_of_socket` are cached, because thousands of exports may share a socket.
     let mut places = HashMap::new();
     let mut place_of = |path: &Path| {
         places.entry(path.to_owned()).or_insert_with(|| place_of_socket(path)).clone()

@@ -54,11 +54,11 @@ pub struct GroupRow {
     pub wanted_percent: f64,
     /// Share in percent that the group used of the total cost of I/Os on the drives.
     pub got_percent: f64,
-    /// Part of the latency of the group's I/Os, in percent, that was spent waiting for its limits.
+    /// Percentage of the latency of the group's I/Os that was spent waiting for the group's limits.
     pub throttled_percent: f64,
     #[serde(flatten)]
     pub at_end: GroupBacklog,
-    /// Time that the group's I/Os were held, in milliseconds per second, by reason.
+    /// Time for which I/Os of the group were held, in milliseconds per second, by reason.
     pub held_ms: BTreeMap<&'static str, f64>,
 }
 

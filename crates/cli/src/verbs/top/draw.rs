@@ -119,7 +119,7 @@ pub fn draw(frame: &mut Frame<'_>, model: &TopModel) {
     frame.render_widget(Paragraph::new(keys).style(Style::new().fg(Color::DarkGray)), foot);
 }
 
-/// Rows of a table that fit the screen.
+/// Title of a table, and the rows that fit the screen.
 struct ShownRows<'a, T> {
     title: String,
     rows: &'a [&'a T],
@@ -146,8 +146,8 @@ fn lower<T: ListedRow>(
 /// Joins texts to lines of at most `width` characters, with two spaces between texts. A text is
 /// never split across lines.
 fn lines(pieces: &[impl AsRef<str>], width: usize) -> Vec<String> {
-    // The result has two spaces between texts, but `wrapped` puts only one. So U+001F is appended
-    // to each text before `wrapped`, and becomes the second space afterwards.
+    // `wrapped` puts one space between texts. The second space is U+001F at the end of each text,
+    // where `wrapped` does not break the line, and is replaced afterwards.
     let words = pieces.iter().map(|piece| format!("{}\u{1f}", piece.as_ref()));
     let text = wrapped(words, width + 1);
     text.lines().map(|line| line.replace('\u{1f}', " ").trim_end().to_owned()).collect()

@@ -15,7 +15,7 @@ pub const HISTORY: usize = 512;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SortOrder {
-    /// Rows in the order of the daemon's report.
+    /// Rows are not sorted: they stay in the order of the daemon's report.
     Given,
     #[default]
     Ios,

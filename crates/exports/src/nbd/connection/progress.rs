@@ -61,8 +61,8 @@ impl Progress {
         (self.seen, self.still) = (self.moves, 0);
     }
 
-    /// Checks a client for which the server waits. Returns true once the client has neither sent
-    /// nor received bytes between [`LOOKS`] consecutive checks.
+    /// Checks a client for which the server waits. Returns true once [`LOOKS`] consecutive checks
+    /// have found that the client neither sent nor received bytes.
     pub(crate) fn is_stalled(&mut self) -> bool {
         if self.moves != self.seen {
             self.restart_looks();
