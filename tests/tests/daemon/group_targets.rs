@@ -65,6 +65,10 @@ fn target_below_the_model_warns_with_line_and_figure() {
     );
     assert_eq!(warned(&daemon, &["set", "group", "gold", "latency-target=p99 5ms"]), "");
     assert_eq!(warned(&daemon, &["set", "group", "default", "latency-target=p99 5us"]), "");
+    let said = warned(&daemon, &["set", "vol0", "scheduler=fair"]);
+    let part = "group gold: latency-target p99 5ms: nothing keeps it at drive d0 of volume vol0, \
+                whose scheduler is fair;";
+    assert!(said.contains(part) && daemon.stderr().contains(part), "{said}");
 }
 
 #[test]

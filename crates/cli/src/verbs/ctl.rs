@@ -30,7 +30,6 @@ use serde_json::{Map, Value, json};
 
 use crate::verbs::connect::Connect;
 use crate::verbs::serve::live::daemon::LiveDaemon;
-use crate::verbs::serve::live::volume_settings;
 use crate::views::client::DaemonRefusal;
 use crate::views::requests::{
     ADD, CONFIGURATION, HISTORY, LOCKS_START, LOCKS_STATUS, LOCKS_STOP, NoAnswer, RELOAD, REMOVE,
@@ -128,7 +127,7 @@ pub fn control_verbs() -> Vec<ControlVerb<LiveDaemon>> {
         Row::new(LOCKS_STATUS, |daemon, _| daemon.lock_statistics.status()),
         Row::new(LOCKS_STOP, |daemon, _| daemon.lock_statistics.stop()),
         Row::new(resize::RESIZE, resize::answer),
-        Row::new(SET, |daemon, asked| volume_settings::set(&daemon.volumes(), asked)),
+        Row::new(SET, LiveDaemon::set_volume),
         Row::new(SET_GROUP, LiveDaemon::set_group),
         Row::new(acknowledge::ACKNOWLEDGE, acknowledge::answer),
         Row::new(log_level::LOG_LEVEL, log_level::answer),

@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 pub struct VolumeChange {
     pub volume: String,
     pub drives: Vec<Drive>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

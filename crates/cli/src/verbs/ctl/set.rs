@@ -78,5 +78,7 @@ pub fn run(daemon: &Daemon, args: &SetArgs) -> Result<ExitCode> {
             let _ = writeln!(text, "  {name}: scheduler={now}, before {before}");
         }
         text
-    })
+    })?;
+    groups::warn(changed.warnings.iter().filter(|_| !daemon.json));
+    Ok(ExitCode::SUCCESS)
 }

@@ -31,9 +31,10 @@ use crate::views::guests::GuestThread;
 use crate::views::history::History;
 use crate::views::metrics_listener::MetricsListener;
 use crate::views::reload_report::{ReloadReport, RunningConfiguration, UnsavedChanges};
-use crate::views::settings::GroupChange;
+use crate::views::settings::{GroupChange, VolumeChange};
 use crate::views::{
-    AddSection, HistoryRange, Refusal, Reload, RemoveSection, SetGroup, StatsQuery, report,
+    AddSection, HistoryRange, Refusal, Reload, RemoveSection, SetGroup, SetVolume, StatsQuery,
+    report,
 };
 
 const HISTORY_DEFAULT_S: usize = 120;
@@ -200,6 +201,18 @@ impl LiveDaemon {
 
     pub fn history(&self, range: &HistoryRange) -> History {
         self.sampler.last(range.seconds.unwrap_or(HISTORY_DEFAULT_S))
+    }
+
+    pub fn set_volume(&self, asked: &SetVolume) -> Result<VolumeChange, Refusal> {
+        let lists = self.lists();
+        let groups = &lists.servers.groups;
+        let warn = |volume: &Arc<Volume<Native>>| {
+            // Groups of single clients (`GROUP/1`) are skipped: `GROUP` stands for all of them.
+            let configured = groups.list().into_iter().filter(|group| !group.name.contains('/'));
+            let volume = std::slice::from_ref(volume);
+            configured.flat_map(|group| lists.targets.at_once(groups, volume, &group)).collect()
+        };
+        volume_settings::set(&lists.volumes, asked, warn)
     }
 
     pub fn set_group(&self, asked: &SetGroup) -> Result<GroupChange, Refusal> {

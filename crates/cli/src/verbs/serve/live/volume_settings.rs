@@ -13,7 +13,11 @@ use crate::config::words;
 use crate::views::settings::{Drive, VolumeChange};
 use crate::views::{Refusal, SetVolume};
 
-pub fn set(volumes: &[Arc<Volume<Native>>], asked: &SetVolume) -> Result<VolumeChange, Refusal> {
+pub fn set(
+    volumes: &[Arc<Volume<Native>>],
+    asked: &SetVolume,
+    warn: impl FnOnce(&Arc<Volume<Native>>) -> Vec<String>,
+) -> Result<VolumeChange, Refusal> {
     let volume = volume_of(volumes, &asked.volume)?;
     let Some(word) = &asked.scheduler else {
         let text = "set: there is no setting in the request; add scheduler=WORD";
@@ -38,10 +42,12 @@ pub fn set(volumes: &[Arc<Volume<Native>>], asked: &SetVolume) -> Result<VolumeC
         scheduler: kind.word().to_owned(),
         before: before.word().to_owned(),
     });
-    let changed = VolumeChange { volume: volume.name().to_owned(), drives: drives.collect() };
+    let drives = drives.collect();
     let name = visible(volume.name());
     say(&format!("volume {name}: scheduler {} from now on\n", kind.word()));
-    Ok(changed)
+    let warnings = warn(volume);
+    warnings.iter().for_each(|warning| tracing::warn!("{}", visible(warning)));
+    Ok(VolumeChange { volume: volume.name().to_owned(), drives, warnings })
 }
 
 pub fn volume_of<'a>(
