@@ -554,10 +554,11 @@ impl<M: Machine> SharedAllocation<M> {
     }
 
     /// Returns, for reads and for other requests, why the depth limit holds bios back: latency
-    /// targets if they set the limit, else weights if several groups wait, else the drive's depth.
+    /// targets if they set the limit, else weights if several groups wait, else tags or the drive.
     fn held_by(&self) -> [WaitReason; 2] {
         let waiting = self.not_idle().filter(|total| total.steady && total.demand > 0).count();
-        let hold = if waiting > 1 { WaitReason::Weight } else { WaitReason::Depth };
+        let full = if self.depth.by_tags() { WaitReason::NoTag } else { WaitReason::Depth };
+        let hold = if waiting > 1 { WaitReason::Weight } else { full };
         self.depth.by_targets().map(|is_so| if is_so { WaitReason::LatencyTarget } else { hold })
     }
 

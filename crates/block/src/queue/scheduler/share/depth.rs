@@ -195,6 +195,11 @@ impl DriveDepth {
         self.targets.ways().map(|way| way < self.bound)
     }
 
+    /// Returns true if the number of tags sets the depth limit, so that more tags would raise it.
+    pub(crate) fn by_tags(&self) -> bool {
+        self.depth.is_some_and(|[depth, _]| u64::from(depth) >= self.bound_max)
+    }
+
     pub(crate) fn look_soon(&mut self, now_ns: u64) {
         self.due.probe_ns = self.due.probe_ns.min(now_ns + FIRST_PROBE_NS);
     }

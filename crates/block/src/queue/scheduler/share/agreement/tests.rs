@@ -19,10 +19,10 @@ struct Rig {
 }
 
 impl Rig {
-    fn new() -> Rig {
+    fn new(tags: u32) -> Rig {
         let groups = Groups::<Native>::new();
         let ids = ["x", "y"].map(|name| groups.open(GroupConfig::new(name)).expect("a new name"));
-        let tags = DriveTags { queues: 2, tags: 64 };
+        let tags = DriveTags { queues: 2, tags };
         let drive = DriveParts::of_no_drive(CostModel::default(), tags);
         let shared = SharedDrive::new(Policy::Weights, &groups, &drive);
         Rig { shared, groups: ids, now_ns: 1_000_000_000 }
@@ -50,7 +50,7 @@ impl Rig {
 
 #[test]
 fn silent_queue_with_waiting_requests_holds_nobody_up() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::new(64);
     let sum = |rig: &mut Rig, queues: &[usize]| (0..200).map(|_| rig.step(queues)[1]).sum::<u64>();
     let before = sum(&mut rig, &[0, 1]);
     assert!(before > 40_000_000, "{before} of 50,000,000 in 100 ms");
@@ -62,7 +62,7 @@ fn silent_queue_with_waiting_requests_holds_nobody_up() {
 
 #[test]
 fn lone_group_with_all_tags_leaves_an_eighth_to_newcomers() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::new(64);
     let depth = |rig: &mut Rig| {
         for _ in 0..400 {
             rig.step(&[1]);
@@ -72,4 +72,17 @@ fn lone_group_with_all_tags_leaves_an_eighth_to_newcomers() {
     assert_eq!(depth(&mut rig), [u32::MAX; 2], "a fast drive with tags for all");
     rig.shared.mails[1].lock().counts.short = true;
     assert!(depth(&mut rig)[0] <= 64 / 8 * 7 * REQUEST);
+}
+
+#[test]
+fn depth_limit_of_all_usable_tags_is_a_lack_of_tags() {
+    for (tags, expected) in [(2, WaitReason::NoTag), (1024, WaitReason::Depth)] {
+        let mut rig = Rig::new(tags);
+        rig.shared.mails[1].lock().counts.short = true;
+        for _ in 0..400 {
+            rig.step(&[1]);
+        }
+        let bound = rig.shared.mails[1].lock().bound;
+        assert_eq!(bound.held_by, [expected; 2], "depth {:?}", bound.depth);
+    }
 }
