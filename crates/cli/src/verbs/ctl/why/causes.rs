@@ -52,28 +52,65 @@ pub struct GroupExplanation {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct AtDrives {
-    /// Mean number of parts into which a client's I/O is split, at least 1.
-    parts: f64,
+    /// Mean length in bytes of the parts into which larger I/Os are split.
+    part_bytes: f64,
     service_ns: f64,
     queued_ns: f64,
     tag_waits: u64,
     requeues: u64,
+    /// Factor of [`estimated_ns`] by which the groups' times in drives and queues are too long.
+    surplus: f64,
 }
 
 impl AtDrives {
-    fn during(interval: &ObservedInterval<'_>) -> AtDrives {
-        let parts = match interval.completed(|op| op != FLUSH) {
-            (0, _) => 1.0,
-            (ios, parts) => (parts as f64 / ios as f64).max(1.0),
-        };
-        let mut sum = AtDrives { parts, ..AtDrives::default() };
+    fn during(interval: &ObservedInterval<'_>, groups: &[GroupDelta]) -> AtDrives {
+        let mut sum = AtDrives::default();
         for drive in interval.drives() {
             sum.tag_waits += drive.counted(DiskCounter::TagWaits);
             sum.requeues += drive.counted(DiskCounter::Requeues);
             sum.service_ns += drive.time_ns(|stages| stages.service.sum_ns) as f64;
             sum.queued_ns += drive.time_ns(|stages| stages.g2i.sum_ns + stages.i2d.sum_ns) as f64;
         }
-        sum
+        // Subtracts the time for which schedulers held I/Os, because that time is a cause of its
+        // own. It includes I/Os that still wait, and `queued_ns` all time of I/Os that waited
+        // before, so the difference is known only within the estimated waits.
+        sum.queued_ns -=
+            groups.iter().map(|did| scheduled_ns(did) + estimated_ns(did)).sum::<f64>();
+        sum.queued_ns = sum.queued_ns.max(0.0);
+        let (_, parts) = interval.completed(|op| op != FLUSH);
+        // Each round finds more groups whose I/Os are shorter than a part, and so remain whole.
+        for _ in groups {
+            let (whole, split): (Vec<_>, Vec<_>) =
+                groups.iter().partition(|did| mean_bytes(did) < sum.part_bytes);
+            let whole: u64 = whole.iter().map(|did| did.ios[0] + did.ios[1]).sum();
+            let bytes: u64 = split.iter().flat_map(|did| did.bytes).sum();
+            sum.part_bytes = bytes as f64 / parts.saturating_sub(whole).max(1) as f64;
+        }
+        // No group's I/Os were at the drives for longer than all I/Os together.
+        let rest_ns: f64 = groups.iter().map(|did| sum.rest_ns(did)).sum();
+        let estimated_ns: f64 = groups.iter().map(estimated_ns).sum();
+        let surplus_ns = (rest_ns - sum.service_ns - sum.queued_ns).max(0.0);
+        AtDrives { surplus: surplus_ns / estimated_ns.max(1.0), ..sum }
+    }
+
+    /// Returns the mean number of parts into which a group's I/Os are split, at least 1.
+    fn parts(&self, did: &GroupDelta) -> f64 {
+        (mean_bytes(did) / self.part_bytes.max(1.0)).max(1.0)
+    }
+
+    /// Returns the time of a group's I/Os except flushes. I/Os wait in parts.
+    fn taken_ns(&self, did: &GroupDelta) -> f64 {
+        let waiting_ns = did.waiting_ns as f64 - did.waited_ns as f64;
+        (did.total.sum_ns() as f64 + waiting_ns / self.parts(did)).max(0.0)
+    }
+
+    /// Returns the time of a group's I/Os that neither limits nor schedulers held. Schedulers hold
+    /// each part of a split I/O separately, so their time is divided by the number of parts.
+    fn rest_ns(&self, did: &GroupDelta) -> f64 {
+        let limit_ns = did.held_ns[WaitReason::Limit as usize] as f64;
+        let behind_ns = (self.taken_ns(did) - limit_ns).max(0.0);
+        let rest_ns = behind_ns - scheduled_ns(did) / self.parts(did);
+        (rest_ns - self.surplus * estimated_ns(did)).max(0.0)
     }
 
     fn queue(&self) -> &'static str {
@@ -90,19 +127,16 @@ impl AtDrives {
 pub fn explain(interval: &ObservedInterval<'_>) -> Vec<GroupExplanation> {
     let ObservedInterval { volume, now, before, seconds } = *interval;
     let did = |group| GroupDelta::since(group, Some(before), |one| one == volume);
-    let groups: Vec<(&GroupCounts, GroupDelta)> =
-        now.group_counts.iter().map(|group| (group, did(group))).collect();
-    let mut drives = AtDrives::during(interval);
-    // Subtracts the time for which schedulers held I/Os, because that time is a cause of its own.
-    drives.queued_ns -= groups.iter().map(|(_, did)| scheduled_ns(did)).sum::<f64>();
-    let active = groups.iter().filter(|(_, did)| did.is_active());
-    let all_cost_ns = groups.iter().map(|(_, did)| did.cost_ns).sum::<u64>().max(1) as f64;
-    let one = |(group, did): &(&GroupCounts, GroupDelta)| {
+    let deltas: Vec<GroupDelta> = now.group_counts.iter().map(did).collect();
+    let drives = AtDrives::during(interval, &deltas);
+    let active = now.group_counts.iter().zip(&deltas).filter(|(_, did)| did.is_active());
+    let all_cost_ns = deltas.iter().map(|did| did.cost_ns).sum::<u64>().max(1) as f64;
+    let one = |(group, did): (&GroupCounts, &GroupDelta)| {
         let causes = causes(did, &drives);
         let at_drives = |cause: &&LatencyCause| [DRIVE, FLUSH].contains(&cause.reason);
         let drive: f64 = causes.iter().filter(at_drives).map(|cause| cause.percent).sum();
         let outside_ns = did.held_ns[WaitReason::BackPressure as usize];
-        let all_ms = (did.taken_ns() + did.flush_ns + outside_ns) as f64 / 1e6;
+        let all_ms = (drives.taken_ns(did) + (did.flush_ns + outside_ns) as f64) / 1e6;
         let ios = (did.all() + did.waiting).max(1) as f64;
         let waiting_ms = did.waiting_ms();
         let waited_ms = all_ms * (1.0 - drive / 100.0).max(0.0) / ios;
@@ -131,17 +165,22 @@ fn scheduled_ns(did: &GroupDelta) -> f64 {
     (all - before.iter().sum::<u64>()) as f64
 }
 
+/// Returns the time that I/Os had waited at the two reports, if schedulers held them. It is an
+/// estimate (`WaitSnapshot::waiting_ns`).
+fn estimated_ns(did: &GroupDelta) -> f64 {
+    if scheduled_ns(did) > 0.0 { (did.waiting_ns + did.waited_ns) as f64 } else { 0.0 }
+}
+
+fn mean_bytes(did: &GroupDelta) -> f64 {
+    did.bytes.iter().sum::<u64>() as f64 / (did.ios[0] + did.ios[1]).max(1) as f64
+}
+
 fn causes(did: &GroupDelta, drives: &AtDrives) -> Vec<LatencyCause> {
-    let limit_ns = did.held_ns[WaitReason::Limit as usize] as f64;
-    let behind_ns = (did.taken_ns() as f64 - limit_ns).max(0.0);
-    // Schedulers hold each part of a split I/O separately, so the time that I/Os spend in
-    // schedulers is divided by the number of parts. All other times are counted once per I/O.
-    let rest_ns = (behind_ns - scheduled_ns(did) / drives.parts).max(0.0);
-    let queued_ns = drives.queued_ns.max(0.0);
-    let queued = queued_ns / (queued_ns + drives.service_ns).max(1.0);
+    let rest_ns = drives.rest_ns(did);
+    let queued = drives.queued_ns / (drives.queued_ns + drives.service_ns).max(1.0);
     let held = WaitReason::ALL.into_iter().zip(did.held_ns);
     let of_parts = |hold| ![WaitReason::Limit, WaitReason::BackPressure].contains(&hold);
-    let each = |hold| if of_parts(hold) { drives.parts } else { 1.0 };
+    let each = |hold| if of_parts(hold) { drives.parts(did) } else { 1.0 };
     let mut parts: Vec<(&'static str, f64)> =
         held.map(|(hold, ns)| (hold.name(), ns as f64 / each(hold))).collect();
     parts.push((FLUSH, did.flush_ns as f64));
@@ -192,6 +231,7 @@ mod tests {
 
     use super::*;
     use crate::verbs::stat::groups::tests::{group, group as counts, report};
+    use crate::views::groups::OnVolume;
     use crate::views::report::{Drive, OpCounts, OpStages, TimeHistogram, Volume};
     use crate::views::settings::GroupState;
 
@@ -267,6 +307,37 @@ mod tests {
         let now = at_drive(report(1, vec![gold]), 200, 50 * MS, 150 * MS);
         let explained = explain(&ObservedInterval::new("v", &now, &report(0, Vec::new())));
         assert_eq!(found(&explained[0]), [("no-tag", 75.0), ("drive", 25.0)]);
+    }
+
+    #[test]
+    fn waits_of_a_deep_queue_hide_neither_drive_nor_priority_of_small_ios() {
+        let mut bulk = held(group("bulk", 100, 30, 0), &[(WaitReason::Depth, 400_000 * MS)]);
+        let small = group("small", 100, 400, 0);
+        let idle = held(group("idle", 1, 20, 0), &[(WaitReason::Priority, 20 * MS)]);
+        let on = &mut bulk.volumes[0];
+        (on.ops[0].bytes, on.ops[0].total.sum_ns) = (30 << 20, 50_000 * MS);
+        (on.waiting, on.waiting_ns) = (1_000, 200_000 * MS);
+        let mut before = bulk.clone();
+        before.volumes[0] = OnVolume { waiting_ns: 300_000 * MS, ..OnVolume::default() };
+        before.volumes[0].volume = "v".into();
+        // The drive counts waits from before the first report, and omits those that last.
+        let now = at_drive(report(1, vec![bulk, small, idle]), 1_380, 1_400 * MS, 420_020 * MS);
+        let explained = explain(&ObservedInterval::new("v", &now, &report(0, vec![before])));
+        let of = |name: &str| found(explained.iter().find(|one| one.group == name).unwrap());
+        assert_eq!(of("small"), [("drive", 100.0)]);
+        assert_eq!(of("idle"), [("priority", 100.0)], "32 parts of bulk's I/Os are not its own");
+        assert_eq!(of("bulk"), [("depth", 92.6), ("drive", 7.4)]);
+    }
+
+    #[test]
+    fn estimated_waits_are_no_time_at_the_drive() {
+        let mut idle = held(group("idle", 1, 20, 0), &[(WaitReason::Priority, 64 * MS)]);
+        idle.volumes[0].ops[0].total.sum_ns = 21 * MS;
+        (idle.volumes[0].waiting, idle.volumes[0].waiting_ns) = (32, 64 * MS);
+        // The group's I/Os were held for 64 of 85 ms, but the drive was busy for 1 ms only.
+        let now = at_drive(report(1, vec![idle]), 20, MS, 64 * MS);
+        let explained = explain(&ObservedInterval::new("v", &now, &report(0, Vec::new())));
+        assert_eq!(found(&explained[0]), [("priority", 98.5), ("drive", 1.5)]);
     }
 
     #[test]
