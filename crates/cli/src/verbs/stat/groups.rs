@@ -89,7 +89,8 @@ pub struct GroupDelta {
     pub bytes: [u64; 2],
     /// Latency of all I/Os except flushes.
     pub total: Snapshot,
-    pub flush_ns: u64,
+    /// Latency of flushes.
+    pub flush: Snapshot,
     pub cost_ns: u64,
     /// Time in nanoseconds for which limits, schedulers or back pressure held I/Os, by reason in
     /// the order of [`WaitReason::ALL`].
@@ -144,10 +145,8 @@ impl GroupDelta {
             *bytes += now.bytes.saturating_sub(before.bytes);
         }
         let total = Snapshot::from(&now.total).since(&Snapshot::from(&before.total));
-        match now.op == "flush" {
-            true => self.flush_ns += total.sum_ns(),
-            false => self.total.merge(&total),
-        }
+        let sum = if now.op == "flush" { &mut self.flush } else { &mut self.total };
+        sum.merge(&total);
     }
 
     pub fn all(&self) -> u64 {

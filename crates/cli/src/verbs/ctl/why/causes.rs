@@ -34,9 +34,9 @@ pub struct LatencyCause {
 pub struct GroupExplanation {
     pub group: String,
     pub ios: f64,
-    /// Mean latency of the group's I/Os except flushes, in milliseconds.
+    /// Mean latency of the group's I/Os, in milliseconds.
     pub mean_ms: f64,
-    /// 99th percentile of the latency of the group's I/Os except flushes, in milliseconds.
+    /// 99th percentile of the latency of the group's I/Os, in milliseconds.
     pub p99_ms: f64,
     pub limits: Vec<String>,
     pub waiting: u64,
@@ -136,15 +136,17 @@ pub fn explain(interval: &ObservedInterval<'_>) -> Vec<GroupExplanation> {
         let at_drives = |cause: &&LatencyCause| [DRIVE, FLUSH].contains(&cause.reason);
         let drive: f64 = causes.iter().filter(at_drives).map(|cause| cause.percent).sum();
         let outside_ns = did.held_ns[WaitReason::BackPressure as usize];
-        let all_ms = (drives.taken_ns(did) + (did.flush_ns + outside_ns) as f64) / 1e6;
+        let all_ms = (drives.taken_ns(did) + (did.flush.sum_ns() + outside_ns) as f64) / 1e6;
+        let mut latency = did.total.clone();
+        latency.merge(&did.flush);
         let ios = (did.all() + did.waiting).max(1) as f64;
         let waiting_ms = did.waiting_ms();
         let waited_ms = all_ms * (1.0 - drive / 100.0).max(0.0) / ios;
         GroupExplanation {
             group: group.name.clone(),
             ios: did.all() as f64 / seconds,
-            mean_ms: did.total.mean_ns() as f64 / 1e6,
-            p99_ms: did.total.quantile_ns(0.99) as f64 / 1e6,
+            mean_ms: latency.mean_ns() as f64 / 1e6,
+            p99_ms: latency.quantile_ns(0.99) as f64 / 1e6,
             limits: limits(now, group),
             waiting: did.waiting,
             waiting_ms,
@@ -183,7 +185,7 @@ fn causes(did: &GroupDelta, drives: &AtDrives) -> Vec<LatencyCause> {
     let each = |hold| if of_parts(hold) { drives.parts(did) } else { 1.0 };
     let mut parts: Vec<(&'static str, f64)> =
         held.map(|(hold, ns)| (hold.name(), ns as f64 / each(hold))).collect();
-    parts.push((FLUSH, did.flush_ns as f64));
+    parts.push((FLUSH, did.flush.sum_ns() as f64));
     parts.push((DRIVE, rest_ns * (1.0 - queued)));
     match parts.iter_mut().find(|(reason, _)| *reason == drives.queue()) {
         Some((_, ns)) => *ns += rest_ns * queued,
@@ -355,6 +357,7 @@ mod tests {
         let mut causes = found(&explained[0]);
         causes.sort_by_key(|cause| cause.0);
         assert_eq!(causes, [("drive", 50.0), ("flush", 50.0)]);
+        assert!(explained[0].mean_ms > 2.0, "{explained:?}");
         assert!(explain(&ObservedInterval::new("w", &now, &now)).is_empty());
     }
 
