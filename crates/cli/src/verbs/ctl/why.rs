@@ -230,10 +230,9 @@ fn sentence(
 /// Returns a text with the share of the time in which a group had no I/O in flight, or nothing if
 /// that was rare.
 fn pauses(group: &GroupExplanation) -> Option<String> {
-    let busy = group.ios * group.mean_ms / 1e3;
-    let is_idle = group.ios > 0.0 && group.waiting == 0 && busy < IDLE;
+    let is_idle = group.ios > 0.0 && group.waiting == 0 && group.in_flight < IDLE;
     is_idle.then(|| {
-        let (name, percent) = (visible(&group.group), 100.0 * (1.0 - busy));
+        let (name, percent) = (visible(&group.group), 100.0 * (1.0 - group.in_flight));
         format!(
             " {name} has no I/O in flight {percent:.0} % of the time: its client pauses, or sends \
              slowly."
@@ -321,6 +320,7 @@ mod tests {
             ios: 500.0,
             mean_ms: 64.0,
             p99_ms: 70.2,
+            in_flight: 32.0,
             waiting: 0,
             waiting_ms: 0.0,
             limits: vec!["iops=500".into()],
@@ -341,7 +341,7 @@ mod tests {
         let text = "Little holds I/Os back: those of vm7 take 64.0 ms each, and are at the drives \
                     88 % of that time.";
         assert_eq!(said(&[("drive", 88.0), ("limit", 12.0)]), text);
-        let slow = GroupExplanation { ios: 5.0, ..explained(&[("drive", 100.0)]) };
+        let slow = GroupExplanation { ios: 5.0, in_flight: 0.32, ..explained(&[("drive", 100.0)]) };
         let text = sentence((&slow, &[]), None, &Report::default());
         assert!(text.ends_with(
             " vm7 has no I/O in flight 68 % of the time: its client pauses, or sends slowly."

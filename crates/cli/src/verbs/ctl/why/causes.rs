@@ -38,6 +38,10 @@ pub struct GroupExplanation {
     pub mean_ms: f64,
     /// 99th percentile of the latency of the group's I/Os, in milliseconds.
     pub p99_ms: f64,
+    /// Mean number of I/Os in flight, with one more I/O that did not complete before the interval
+    /// ended.
+    #[serde(skip)]
+    pub in_flight: f64,
     pub limits: Vec<String>,
     pub waiting: u64,
     /// Mean time for which the I/Os held now have waited, in milliseconds.
@@ -147,6 +151,7 @@ pub fn explain(interval: &ObservedInterval<'_>) -> Vec<GroupExplanation> {
             ios: did.all() as f64 / seconds,
             mean_ms: latency.mean_ns() as f64 / 1e6,
             p99_ms: latency.quantile_ns(0.99) as f64 / 1e6,
+            in_flight: ((did.all() + 1) * latency.mean_ns()) as f64 / 1e9 / seconds,
             limits: limits(now, group),
             waiting: did.waiting,
             waiting_ms,
@@ -329,6 +334,17 @@ mod tests {
         assert_eq!(of("small"), [("drive", 100.0)]);
         assert_eq!(of("idle"), [("priority", 100.0)], "32 parts of bulk's I/Os are not its own");
         assert_eq!(of("bulk"), [("depth", 92.6), ("drive", 7.4)]);
+    }
+
+    #[test]
+    fn long_ios_that_span_the_interval_leave_no_pause() {
+        let mut bulk = group("bulk", 100, 1, 0);
+        let ns = 1_300_000_000;
+        bulk.volumes[0].ops[0].total =
+            TimeHistogram { sum_ns: ns, max_ns: ns, buckets: vec![(ns, 1)] };
+        let now = at_drive(report(2, vec![bulk]), 1, ns, 0);
+        let explained = explain(&ObservedInterval::new("v", &now, &report(0, Vec::new())));
+        assert!((explained[0].in_flight - 1.3).abs() < 0.1, "{explained:?}");
     }
 
     #[test]
