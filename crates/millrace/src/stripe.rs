@@ -31,7 +31,7 @@ pub struct VolumeOptions {
     pub groups: Vec<GroupConfig>,
     /// Serving mode, which decides the threads that run the drives' queues, and its thresholds.
     pub serving: ServingConfig,
-    /// CPUs for the drives' workers, assigned in turn. Unused if [`needs_workers`] returns false.
+    /// CPUs for the drives' workers, assigned in turn. Unused if the volume needs no workers.
     pub worker_cpus: Vec<CpuId>,
     /// Capacity of each thread's trace ring, in events; 0 takes the default.
     pub trace_ring: usize,

@@ -215,7 +215,10 @@ fn a_wrong_command_line_says_so_at_once() {
             &["millrace: --vhost-user unix:a: this is also the socket of --nbd; give each a \
                  socket of its own"],
         ),
-        (&["serve", "d.img", "--name", ""], &["'--name <NAME>'", "write a name", "such as disk"]),
+        (
+            &["serve", "d.img", "--name", ""],
+            &["'--name <NAME>'", "write a name", "such as \"disk\""],
+        ),
         (&["serve", "tiny.img"], &["100 bytes are too few; `truncate -s 10G tiny.img` makes a"]),
         (&["serve", "no.bytes"], &["the file is empty; `truncate -s 10G no.bytes` makes a"]),
         (&["stat", "--connect", "unix:/etc/passwd"], &["unix:/etc/passwd: this is not a socket"]),

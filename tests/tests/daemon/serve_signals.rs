@@ -95,7 +95,7 @@ fn verbose_log_explains_connects_grants_and_disconnects() {
     let stderr = daemon.stderr();
     let lines = [
         format!("client 1 connected to unix:{}", socket.display()),
-        "client 1 uses export \"v\" with structured replies".to_owned(),
+        "client 1 uses export \"v\"; reply format: structured".to_owned(),
         "client 1 is gone".to_owned(),
         "client 1001 is disconnected: unknown client flags in 0xffffffff".to_owned(),
     ];

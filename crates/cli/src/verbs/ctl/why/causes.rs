@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_of_a_deep_queue_hide_neither_drive_nor_priority_of_small_ios() {
+    fn waits_of_a_deep_queue_do_not_hide_causes_of_small_ios() {
         let mut bulk = held(group("bulk", 100, 30, 0), &[(WaitReason::Depth, 400_000 * MS)]);
         let small = group("small", 100, 400, 0);
         let idle = held(group("idle", 1, 20, 0), &[(WaitReason::Priority, 20 * MS)]);
