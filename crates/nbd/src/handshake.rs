@@ -61,7 +61,8 @@ pub enum Progress {
     /// The output contains only part of a long answer. Send it, then feed the remaining bytes
     /// again.
     Unsent,
-    /// The catalog is still looking for an export or a list ([`is_pending`](Catalog::is_pending)).
+    /// The catalog is still looking for an export or a list
+    /// ([`is_pending`](ExportCatalog::is_pending)).
     /// Feed the remaining bytes again once the catalog is done.
     Pending,
     /// Transmission begins with the first byte that was not consumed.
