@@ -31,7 +31,7 @@ pub use primitives::{
 use millrace_machine::{CpuId, Machine, Order, Stage, Topology};
 use session::{WaitReason, fail, turn, with};
 
-/// The machine that explores a model.
+/// Implementation of `Machine` under which the checker explores all thread orders of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checked;
 

@@ -161,9 +161,9 @@ pub(crate) fn hardware_queues<M: Machine>(
     tags.zip(0..).map(queue).collect()
 }
 
-/// Returns the hardware queue of the drive's worker, if it can have one. Among queues that threads
-/// own: the one after those of the I/O threads. Otherwise the last queue or, on machines whose
-/// threads stay on their CPU, the queue of the worker's CPU.
+/// Returns the hardware queue that the drive's worker thread serves, if the drive has one for it.
+/// If threads own queues, this is the queue after the I/O threads' queues. Otherwise it is the
+/// queue of the worker's CPU if threads stay on their CPUs, and else the last queue.
 pub(crate) fn worker_queue<M: Machine>(
     config: &DiskConfig<M>,
     hw: HwQueues,

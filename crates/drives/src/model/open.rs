@@ -125,7 +125,8 @@ pub fn usual_times(spec: &Spec) -> Option<UsualTimes> {
 
 /// Number of I/Os tried of each kind; odd, so that there is a median.
 const TRIES: usize = 129;
-/// Minimum pause between two sample I/Os, after which the drive is idle: 100 s in nanoseconds.
+/// Minimum pause between two sample I/Os: 100 s of virtual time in nanoseconds. After it, the drive
+/// has finished all earlier work, such as writing its buffer.
 const APART_NS: u64 = 100_000_000_000;
 /// Maximum random time added to each pause: 1 s in nanoseconds. A rotating disk turns many times in
 /// 1 s, so each sample I/O finds the disk at a random angle.

@@ -290,8 +290,8 @@ fn lend(handle: &Handle, region: &Region) -> Option<(*mut u8, usize)> {
 
 impl Drop for BufferPool {
     fn drop(&mut self) {
-        // No drive uses a region any more, because a pool with requests in flight is leaked, not
-        // dropped. So the budget counts every region in its size class, and none as stuck.
+        // A pool with requests in flight is leaked, not dropped. So no drive uses this pool's
+        // memory now, and the budget counts all of it by size class, none of it as stuck.
         let arenas = self.arenas.iter().enumerate();
         arenas.for_each(|(class, arena)| self.budget.unmap(class, arena.mapped_bytes()));
     }

@@ -53,7 +53,7 @@ impl Places {
         });
     }
 
-    /// Returns an error if another drive has the same data, unless both drives are read-only.
+    /// Returns an error if another drive uses the same file or device, unless both are read-only.
     pub(crate) fn check(&self, name: &str, place: Option<DataPlace>) -> Result<(), SetupError> {
         let Some(place) = place else { return Ok(()) };
         let mut users = self.users.get(&place.identity).into_iter().flatten();
@@ -64,7 +64,7 @@ impl Places {
     }
 
     /// Returns the error of a drive that could not be opened. If the drive is busy because an
-    /// earlier drive has the same data, the error says so.
+    /// earlier drive uses the same file or device, the error says so.
     pub(crate) fn explain(&self, name: &str, spec: &Spec, error: SetupError) -> SetupError {
         let is_busy = matches!(&error, SetupError::Drive { cause: SpecError::Open(why), .. }
             if why.kind() == ErrorKind::Busy);

@@ -143,8 +143,8 @@ impl ExportConfig {
         if self.read_only { FileAccess::ReadOnly } else { FileAccess::ReadWrite }
     }
 
-    /// Returns the name that clients request for a file of a directory, without the directory's
-    /// name. `None` for other exports.
+    /// If this is the export of one file in an exported directory, returns the file's part of the
+    /// export name: `disk.img` of `images/disk.img`. `None` for other exports.
     pub(super) fn name_on_demand(&self) -> Option<String> {
         let Some(OnDemand::File(parent)) = &self.on_demand else { return None };
         self.name.strip_prefix(parent.as_str())?.strip_prefix('/').map(str::to_owned)

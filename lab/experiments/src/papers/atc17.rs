@@ -210,8 +210,8 @@ impl Point {
         (0..if differs { DRAWS } else { 1 }).map(move |draw| Point { draw, ..self.clone() })
     }
 
-    /// Returns the state that the commands of all drives share. AHCI has a SCSI host for each port,
-    /// so the commands share nothing.
+    /// Returns which state of the host adapter all drives' commands share: none with AHCI, which
+    /// has a SCSI host for each port.
     fn adapter(&self) -> HostAdapterConfig {
         let has = |mechanism| !self.without.contains(&mechanism);
         let (is_hba, is_scu) = (self.rig == Rig::Hba, self.rig == Rig::Scu);

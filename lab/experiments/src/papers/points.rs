@@ -34,7 +34,8 @@ pub struct PartSelection<'a> {
 }
 
 impl<'a> PartSelection<'a> {
-    /// Selects `parts` of a paper's page, without a second run that switches mechanisms off.
+    /// Selects `parts` of a paper, such as its figures, to run with all mechanisms of the simulated
+    /// machine on.
     pub fn new(parts: &'a [&'static str], seed: u64) -> Self {
         PartSelection { parts, seed, without: &[] }
     }

@@ -99,7 +99,7 @@ impl Linux24 {
         drive.get("controller").or(drive.controller.as_deref())
     }
 
-    /// Returns the bytes of data in an element of the I/O's vector, and in a bio.
+    /// Returns two sizes in bytes: of an element of the I/O's vector, and of the data in a bio.
     pub(super) fn pieces(&self, bs_bytes: u32) -> (u32, u32) {
         let element = bs_bytes / self.iovecs.unwrap_or(1).max(1);
         (element, self.unit_bytes.unwrap_or(element).min(element))

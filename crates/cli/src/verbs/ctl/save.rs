@@ -1,4 +1,4 @@
-//! `millrace ctl save`: writes the configuration that a daemon serves to a file.
+//! `millrace ctl save`: saves the configuration of a running daemon in a file.
 //!
 //! The daemon returns the text, with the comments of unchanged sections; this program writes it
 //! with the permissions of its user. ctl.rs calls this file.

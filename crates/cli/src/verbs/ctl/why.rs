@@ -1,8 +1,8 @@
 //! `millrace ctl why`: explains what I/Os of each group on a volume waited for in the last seconds.
 //!
 //! The verb compares two reports of the daemon's counters. causes.rs does the arithmetic; this file
-//! prints a sentence about the group whose I/Os waited longest, a table, and a line for each other
-//! cause (observations.rs).
+//! prints a sentence about the group whose I/Os waited longest, a table of all groups, and a line
+//! for each other finding, such as a slow drive (observations.rs).
 
 mod causes;
 mod interval;

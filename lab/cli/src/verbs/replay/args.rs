@@ -112,9 +112,10 @@ pub struct StripeArgs {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub chunk: Option<u64>,
     /// Threads that serve a stripe's drives: inline (the replaying thread), per-drive (a worker for
-    /// each drive, used for batches of at least 16 I/Os for each drive, so --iodepth must be
-    /// higher), per-volume (one thread at a time serves a list of all drives' I/Os, as in Linux's
-    /// md), auto (inline or per-drive, whichever measures faster) [default: inline]
+    /// each drive, used for batches of at least 16 I/Os for each drive, so use an --iodepth of
+    /// more than 16 for each drive), per-volume (one thread at a time serves a list of all drives'
+    /// I/Os, as in Linux's md), auto (inline or per-drive, whichever measures faster) [default:
+    /// inline]
     #[arg(long, value_name = "MODE", value_parser = word::<Serving>)]
     pub serving: Option<Serving>,
 }
