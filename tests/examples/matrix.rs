@@ -24,7 +24,7 @@ use comparison::table;
 const USAGE: &str = "\
 usage: cargo xtask matrix [--short] [--works NAME,...] [--dir DIR] [--rounds N] [--seconds N] [--json]
 
-MeasureTable millrace and a rival in turn and prints the ratio of their IOPS, the worst cell first.
+Measures millrace and a rival in turn and prints the ratio of their IOPS, the worst cell first.
 
   file         a file drive, measured by millrace-lab bench, and fio's io_uring engine; direct I/O
   file-huge    the same, with fio's buffers in huge pages, which vm.nr_hugepages has to provide
