@@ -64,8 +64,8 @@ pub use config::DiskConfig;
 pub(crate) struct FlushState<M: Machine> {
     pub(crate) issued: bool,
     pub(crate) pending: BioList<M>,
-    /// Hardware queue from which the flushes in `pending` are sent later, as one: the queue of the
-    /// submitter of the first of them, who polls this queue.
+    /// Hardware queue from which the flushes in `pending` are sent later, as one: the queue at
+    /// which the first of them came up for dispatch. The thread that serves this queue polls it.
     pub(crate) pending_hctx: u16,
     /// Incremented when waiting flushes start to move to a software queue and again when the move
     /// ends, so the number is odd during a move. A thread that searches for flushes compares the

@@ -352,7 +352,8 @@ impl Driver<Native> for NbdDriver {
     }
 
     fn is_reconnecting(&self) -> bool {
-        // Relaxed: `searching` is only reported to operators, so an old value does no harm.
+        // Relaxed: an old value does no harm. The callers, status reports and the NBD server's
+        // search for overdue requests, ask again.
         self.shared.searching.load(Ordering::Relaxed) > 0
     }
 

@@ -115,7 +115,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             merge::join(&mut first, other);
         }
         // A freeze does not stop the waiting flushes, because the disk accepted them earlier. The
-        // submitter of the first one polls their hardware queue, `target`.
+        // thread that serves their hardware queue, `target`, polls it.
         let (hctx, bell) = (self.disk.queues.hctx(target), BioSet::bell_of(&first));
         count_handed(self.disk, target, 1);
         self.disk.queues.ctx(hctx.own_ctx).lock().list(target).push_back(first);

@@ -53,7 +53,8 @@ impl<M: Machine> Disk<M> {
         // `is_drained` takes the serve lock of each hardware queue, and a thread that finds this
         // lock taken does not poll the queue. Pauses let the other threads poll.
         let (mut pause_ns, mut deadline) = (LOOK_FIRST_NS, Deadline::<M>::at(deadline_ns));
-        // The thread sleeps on a parker, which needs a file descriptor, or spins if none is free.
+        // In pauses above `SPIN_MOST_NS` the thread sleeps on a parker, which needs a file
+        // descriptor; without one it spins.
         let parker = M::Parker::try_new().ok();
         while !self.is_drained() {
             let left_ns = deadline.left_ns();

@@ -151,7 +151,7 @@ impl<M: Machine> QueueContext<'_, M> {
     pub(crate) fn note_round(&self, serve: &mut HctxState<M>) {
         let Some(worker) = self.disk.worker_of(self.hctx.number) else { return };
         let settled = serve.taken.saturating_sub(serve.chains().into());
-        // Relaxed: `settled` is a statistic that only the thread serving the queue writes.
+        // Relaxed: `settled` is a statistic that only the holder of the serve lock writes.
         worker.settled.store(settled, Order::Relaxed);
         serve.holds_handed &= serve.has_waiting() || serve.in_flight.count() > 0;
         // Relaxed: a thread that is the worker reads the value that it wrote itself.

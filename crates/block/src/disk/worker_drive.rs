@@ -89,7 +89,8 @@ impl<M: Machine> WorkerDrive<M> {
     pub(crate) fn turn(&mut self, run: &mut SubmitContext<M>) {
         let rounds = self.worker().rounds();
         // Another thread may stop serving the queue and leave work without notice to the worker. So
-        // the worker sleeps only after it has got the serve lock and served the queue itself.
+        // a worker that did not get the serve lock tries again: at once or, if threads can move
+        // between CPUs, after a sleep of at most `INSIDE_LOOK_NS`.
         let entered = QueueContext::new(&self.disk, self.hctx, run, &self.stats).run_queue();
         self.missed = !entered;
         if entered {
@@ -145,7 +146,7 @@ impl<M: Machine> WorkerDrive<M> {
             let mut left = disk.empty_queue(self.hctx, serve);
             serve.taken = serve.taken.saturating_sub(left.len().into());
             // Relaxed: `settled` (number of bio chains that have left the worker's queue) is a
-            // statistic that only the thread serving the queue writes.
+            // statistic that only the holder of the queue's serve lock writes.
             self.worker().settled.store(serve.taken, Order::Relaxed);
             serve.moves += u64::from(!left.is_empty());
             let mut ctx = disk.queues.ctx(hctx.own_ctx).lock();

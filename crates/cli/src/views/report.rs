@@ -34,8 +34,8 @@ pub struct Report {
     /// Counters of the groups, in the order of `groups`.
     pub group_counts: Vec<GroupCounts>,
     pub caches: Vec<CacheCounts>,
-    /// Volumes whose caches held unwritten data when an earlier daemon died. A volume is listed
-    /// until a user acknowledges the loss.
+    /// Volumes whose caches may have held unwritten data when an earlier daemon died. A volume is
+    /// listed until a user acknowledges the loss.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unacknowledged: Vec<String>,
     pub processor: ProcessorTime,

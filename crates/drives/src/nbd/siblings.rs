@@ -281,8 +281,8 @@ impl SiblingQueues {
         Vec::from(own)
     }
 
-    /// Takes the calling queue's share of the forwarded requests. All queues with a connection get
-    /// equal shares, of at most `most` requests.
+    /// Takes forwarded requests for the calling queue: those pending now, divided by the number of
+    /// queues with a connection and rounded up, but at most `most`.
     pub(crate) fn take_share(&self, most: usize) -> Vec<ForwardedRequest> {
         let mut state = lock_unpoisoned(&self.state);
         let takers = state.queues.iter().filter(|one| one.up > 0).count().max(1);

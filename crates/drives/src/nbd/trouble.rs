@@ -24,7 +24,7 @@ pub(crate) struct ReconnectTrouble {
 
 impl ReconnectTrouble {
     /// Records the server's reason for refusing a connection. Returns a log line if the reason is
-    /// new and no connection is up.
+    /// new, no connection is up, and the limit of log lines allows it.
     pub(crate) fn refused(&mut self, why: &str, up: usize, now: Instant) -> Option<String> {
         self.why = Some(why.to_owned());
         if up > 0 || self.said.as_deref() == Some(why) || !self.limit.allows(now) {

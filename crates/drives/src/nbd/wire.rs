@@ -156,8 +156,8 @@ impl CancellableSocket {
             };
             self.set_timeout(Some(slice.min(LOOK)))?;
             match attempt(&self.socket) {
-                // The call was interrupted, or has waited for its `slice` of the time limit. The
-                // loop checks the limit again.
+                // The call was interrupted, or has waited for its `slice` of the time limit, at
+                // most for `LOOK`. The loop checks the limit again.
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 done => return Ok(done?),
             }

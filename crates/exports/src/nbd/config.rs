@@ -14,8 +14,8 @@ use super::listen::Listen;
 use super::tls::ListenTls;
 use crate::{ClientGroup, SocketAccess};
 
-/// Default time for which an I/O thread polls before it sleeps, in nanoseconds. On a virtual
-/// machine, a client may need this long to wake up and send its next request.
+/// Default of the longest time for which an I/O thread polls before it sleeps, in nanoseconds. On
+/// a virtual machine, a client may need this long to wake up and send its next request.
 const SPIN_NS: u64 = 100_000;
 
 /// Settings of one export: a volume under a name.

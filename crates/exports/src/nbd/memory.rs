@@ -281,8 +281,8 @@ fn lend(handle: &Handle, region: &Region) -> Option<(*mut u8, usize)> {
     if handle.fixed_buffer(start, len).is_some() {
         return Some((start, len));
     }
-    // The kernel refused to register the region. The region is taken back, so that no drive on this
-    // ring reports the refusal as one of the drive's own memory.
+    // The region is not registered: there is no io_uring, the ring's table is full, or the kernel
+    // refused. It is taken back, so that no drive on this ring reports a refusal as its own.
     // SAFETY: no operation uses the new region.
     unsafe { handle.take_back(start, len) };
     None

@@ -19,7 +19,8 @@ pub struct ServerStats {
     requests counter "requests" "/requests" "Requests received.",
     errors counter "errors" "/errors" "Requests answered with an error.",
     copied_bytes counter "copied_bytes" "/copied_bytes" "Bytes of write payload that were copied.",
-    bounced counter "bounced" "/bounced" "Requests that were not aligned to the block size.",
+    bounced counter "bounced" "/bounced"
+        "Reads, writes and zeroings that were not aligned to the block size.",
     memory_waits counter "memory_waits" "/memory_waits"
         "Requests that had to wait for payload memory.",
     receives counter "receives" "/receives" "Receives completed.",

@@ -374,8 +374,8 @@ fn user_of(kind: &str, name: &str, config: &ServeConfig) -> Option<String> {
     }
 }
 
-/// Replaces the path of each drive in `config` by its spelling in `served`, if both spellings, such
-/// as `./a.img` and `a.img`, lead to the same file.
+/// Replaces the paths of drives and Unix sockets in `config` by their spelling in `served`, if both
+/// spellings, such as `./a.img` and `a.img`, lead to the same file.
 fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
     let known: HashMap<&str, &Spec> =
         served.drives().map(|drive| (drive.name.as_str(), &drive.spec)).collect();

@@ -119,8 +119,8 @@ impl WaitingLine {
 
     /// Returns the waiting connections that may use free memory, in order. `last`, if given, is
     /// added at the end. Connections without a group account are always included. Of each account
-    /// only the first connection is included, and only if neither the account nor all accounts
-    /// together are full for its request.
+    /// only the first connection is included, and only if the account is not full for its request,
+    /// and if all accounts together were full for no earlier connection of its size class.
     pub(crate) fn contenders(
         &self,
         limits: AccountLimits,

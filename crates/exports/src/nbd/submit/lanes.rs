@@ -16,7 +16,7 @@ use super::super::exports::ServedVolume;
 use super::lane::{CHANNEL_DEPTH, VolumeLane};
 
 /// Number of volumes that the I/O threads together open at start-up, although no client uses them.
-/// Opening a volume starts a thread for file I/O that never ends; there are at most
+/// Opening a file drive may start a pool thread that never ends; there are at most
 /// [`POOL_THREADS_KEPT`] such threads.
 const OPEN_EARLY: usize = POOL_THREADS_KEPT;
 

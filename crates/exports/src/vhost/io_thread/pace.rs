@@ -3,8 +3,8 @@
 //! The functions read no clock: their callers, I/O threads and the simulator, pass all times.
 //!
 //! Waiting delays the requests taken so far and can save the fixed cost of one submission. So a
-//! wait is never longer than the measured cost of a submission, nor than a configured maximum; a
-//! submission without a system call never waits. Within this limit the thread waits only while more
+//! wait is never longer than the mean measured cost of a submission (0 until one has needed a
+//! system call), nor than a configured maximum. Within this limit the thread waits only while more
 //! requests are likely: they arrive at short intervals, and the client has fewer requests
 //! outstanding than its recent peak. A client at its peak sends nothing until a request completes.
 //! Paper: \[MIOT\] workload-aware batch submission.

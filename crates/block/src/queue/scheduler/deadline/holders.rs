@@ -3,8 +3,8 @@
 //! Bio chains of a lower priority than the chain dispatched last wait because of priority. All
 //! other chains wait for the reason that the block layer sets for the whole queue, such as a lack
 //! of tags (`DriveWaits::stop`). Waits are counted by group and priority class. Owned by a queue's
-//! part of a `Deadline` (deadline.rs), and used only by the thread that serves the queue. Kernel
-//! counterpart: none.
+//! part of a `Deadline` (deadline.rs), and used under the queue's serve lock, which one thread at a
+//! time holds. Kernel counterpart: none.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;

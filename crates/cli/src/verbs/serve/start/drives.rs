@@ -53,7 +53,7 @@ pub fn open(plan: &ServePlan, startup: &StartProgress) -> anyhow::Result<Opened>
 }
 
 /// Logs a drive whose opening takes longer than `PATIENCE`, with the process or cluster that it
-/// waits for. Returns when `open` drops the sender of the channel `waiting`.
+/// waits for, if that is known. Returns when `open` drops the sender of the channel `waiting`.
 fn watch(
     current: &Mutex<Option<&DriveConfig>>,
     waiting: &mpsc::Receiver<()>,
