@@ -204,7 +204,7 @@ fn sentence(
         "back-pressure" => {
             let behind = group.causes.get(1).filter(|cause| cause.reason != DRIVE);
             let behind = behind.map_or_else(String::new, |cause| {
-                format!("; I/Os that already hold a tag mostly wait for: {}", reason(group, cause))
+                format!("; accepted I/Os mostly wait for: {}", reason(group, cause))
             });
             let accepted = accepted(now);
             format!(
@@ -215,7 +215,7 @@ fn sentence(
         other => {
             let waits = match other {
                 "depth" => "waits because the drives have enough I/Os in flight to be busy",
-                "no-tag" => "waits for tags, which are all in use",
+                "no-tag" => "waits for tags: all that it may use are in use",
                 "drive-busy" => "waits because the drives accept no more requests",
                 "priority" => "waits because I/Os of higher priority are served first",
                 "order" => "waits because the scheduler serves other I/Os first",
@@ -234,8 +234,8 @@ fn pauses(group: &GroupExplanation) -> Option<String> {
     is_idle.then(|| {
         let (name, percent) = (visible(&group.group), 100.0 * (1.0 - group.in_flight));
         format!(
-            " {name} has no I/O in flight {percent:.0} % of the time: its client pauses, or sends \
-             slowly."
+            " {name} has no I/O in flight at least {percent:.0} % of the time: its client pauses, \
+             or sends slowly."
         )
     })
 }
@@ -344,15 +344,15 @@ mod tests {
         let slow = GroupExplanation { ios: 5.0, in_flight: 0.32, ..explained(&[("drive", 100.0)]) };
         let text = sentence((&slow, &[]), None, &Report::default());
         assert!(text.ends_with(
-            " vm7 has no I/O in flight 68 % of the time: its client pauses, or sends slowly."
+            " vm7 has no I/O in flight at least 68 % of the time: its client pauses, or sends slowly."
         ));
         let bulk = GroupExplanation { group: "bulk".into(), cost_percent: 90.0, ..explained(&[]) };
         let all = [explained(&[]), bulk];
         let text = sentence((&explained(&[("drive", 88.0)]), &all), None, &Report::default());
         assert!(text.ends_with(" of that time, where 90 % of the work was for bulk."), "{text}");
         let text = "vm7 sends more than the block layer accepts, so its requests wait in their \
-                    sockets or rings: 70 % of the time of its I/Os; I/Os that already hold a \
-                    tag mostly wait for: limit (iops=500).";
+                    sockets or rings: 70 % of the time of its I/Os; accepted I/Os mostly wait \
+                    for: limit (iops=500).";
         assert_eq!(said(&[("back-pressure", 70.0), ("limit", 30.0)]), text);
         let reasons = [
             "weight",

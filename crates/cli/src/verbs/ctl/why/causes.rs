@@ -38,8 +38,8 @@ pub struct GroupExplanation {
     pub mean_ms: f64,
     /// 99th percentile of the latency of the group's I/Os, in milliseconds.
     pub p99_ms: f64,
-    /// Mean number of I/Os in flight, with one more I/O that did not complete before the interval
-    /// ended.
+    /// Upper estimate of the mean number of I/Os in flight: it includes one more I/O, which may not
+    /// have completed before the interval ended.
     #[serde(skip)]
     pub in_flight: f64,
     pub limits: Vec<String>,
@@ -81,14 +81,17 @@ impl AtDrives {
         sum.queued_ns -=
             groups.iter().map(|did| scheduled_ns(did) + estimated_ns(did)).sum::<f64>();
         sum.queued_ns = sum.queued_ns.max(0.0);
-        let (_, parts) = interval.completed(|op| op != FLUSH);
+        let (_, parts) = interval.completed(|op| ["read", "write"].contains(&op));
         // Each round finds more groups whose I/Os are shorter than a part, and so remain whole.
         for _ in groups {
             let (whole, split): (Vec<_>, Vec<_>) =
                 groups.iter().partition(|did| mean_bytes(did) < sum.part_bytes);
             let whole: u64 = whole.iter().map(|did| did.ios[0] + did.ios[1]).sum();
             let bytes: u64 = split.iter().flat_map(|did| did.bytes).sum();
-            sum.part_bytes = bytes as f64 / parts.saturating_sub(whole).max(1) as f64;
+            // If no I/Os are split, a part is at least as long as the longest of them.
+            if bytes > 0 {
+                sum.part_bytes = bytes as f64 / parts.saturating_sub(whole).max(1) as f64;
+            }
         }
         // No group's I/Os were at the drives for longer than all I/Os together.
         let rest_ns: f64 = groups.iter().map(|did| sum.rest_ns(did)).sum();
@@ -356,6 +359,30 @@ mod tests {
         let now = at_drive(report(1, vec![idle]), 20, MS, 64 * MS);
         let explained = explain(&ObservedInterval::new("v", &now, &report(0, Vec::new())));
         assert_eq!(found(&explained[0]), [("priority", 98.5), ("drive", 1.5)]);
+    }
+
+    #[test]
+    fn ios_that_a_drive_has_not_completed_yet_leave_the_others_whole() {
+        let small = group("small", 100, 100, 0);
+        let mut large = held(group("large", 100, 100, 0), &[(WaitReason::Weight, 90_000 * MS)]);
+        (large.volumes[0].ops[0].bytes, large.volumes[0].ops[0].total.sum_ns) =
+            (100 << 16, 100_000 * MS);
+        let groups = vec![group("tiny", 100, 1, 0), small, large];
+        let now = at_drive(report(1, groups), 200, 10_101 * MS, 90_000 * MS);
+        let explained = explain(&ObservedInterval::new("v", &now, &report(0, Vec::new())));
+        let large = explained.iter().find(|one| one.group == "large").unwrap();
+        assert_eq!(found(large), [("weight", 90.0), ("drive", 10.0)]);
+    }
+
+    #[test]
+    fn discards_at_a_drive_are_no_parts_of_reads() {
+        let mut small = held(group("small", 100, 100, 0), &[(WaitReason::Weight, 50 * MS)]);
+        small.volumes[0].ops[0].total.sum_ns = 100 * MS;
+        let mut now = at_drive(report(1, vec![small]), 100, 50 * MS, 50 * MS);
+        let discards = OpCounts { op: "discard".into(), ios: 900, ..OpCounts::default() };
+        now.drives[0].ops.push(discards);
+        let explained = explain(&ObservedInterval::new("v", &now, &report(0, Vec::new())));
+        assert_eq!(found(&explained[0]), [("weight", 50.0), ("drive", 50.0)]);
     }
 
     #[test]
