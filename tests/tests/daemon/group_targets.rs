@@ -69,6 +69,13 @@ fn target_below_the_model_warns_with_line_and_figure() {
     let part = "group gold: latency-target p99 5ms: nothing keeps it at drive d0 of volume vol0, \
                 whose scheduler is fair;";
     assert!(said.contains(part) && daemon.stderr().contains(part), "{said}");
+    assert_eq!(warned(&daemon, &["set", "group", "bulk", "weight=300"]), "");
+    let said = warned(&daemon, &["set", "vol0", "scheduler=none"]);
+    let part = "group bulk: volume vol0 ignores its weight, because the scheduler of its drives is \
+                none; set scheduler = \"fair\" on them, or `millrace ctl set vol0 scheduler=fair`";
+    assert!(said.contains(part) && daemon.stderr().contains(part), "{said}");
+    let said = warned(&daemon, &["set", "group", "gold", "weight=400"]);
+    assert!(said.contains("group gold: volume vol0 ignores its weight"), "{said}");
 }
 
 #[test]

@@ -4,11 +4,11 @@
 
 use std::collections::HashSet;
 
-use millrace::{DEFAULT_GROUP, GroupConfig, LatencyTarget, VolumeConfig};
+use millrace::{DEFAULT_GROUP, DriveConfig, GroupConfig, LatencyTarget, VolumeConfig};
 use millrace_drives::usual_times;
 
 use super::group::members::volumes_by_group;
-use super::group::targets::{TargetQuery, by_cache};
+use super::group::targets::{TargetQuery, by_cache, by_scheduler};
 use super::key_lines::KeyLines;
 use super::plan::{LocatedDrive, ServePlan};
 
@@ -68,14 +68,20 @@ fn idle_volumes(plan: &ServePlan) -> Vec<Warning> {
 }
 
 /// Returns a warning for each group setting without effect on a volume whose exports name the
-/// group: shares and latency targets on cached volumes, and targets that the scheduler or the
+/// group: keys that a cache or the scheduler ignores, and latency targets that the scheduler or the
 /// drives cannot keep.
 fn ignored_settings(plan: &ServePlan) -> Vec<Warning> {
     let (used, mut shares, mut targets) = (volumes_by_group(&plan.config), Vec::new(), Vec::new());
     for (group, lines) in plan.config.groups.iter().zip(&plan.lines.groups) {
         for volume in used.get(group.name.as_str()).into_iter().flatten() {
-            let by_cache = volume.cache.and_then(|_| by_cache(group, &volume.name, |_| true));
-            shares.extend(by_cache.map(|text| (lines.line, text)));
+            let (name, all) = (volume.name.as_str(), |_: &str| true);
+            let of_drive =
+                |one: &DriveConfig| by_scheduler(group, name, one.options.scheduler, all);
+            let ignored = match volume.cache {
+                Some(_) => by_cache(group, name, all),
+                None => volume.drives.iter().find_map(of_drive),
+            };
+            shares.extend(ignored.map(|text| (lines.line, text)));
             let unkept = group.latency_target.and_then(|target| unkept(group, target, volume));
             targets.extend(unkept.map(|text| (lines.at("latency-target"), text)));
         }

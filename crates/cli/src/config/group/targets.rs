@@ -165,16 +165,42 @@ impl TargetQuery<'_> {
     }
 }
 
-fn shared_by(config: &GroupConfig, wanted: impl Fn(&str) -> bool) -> Vec<&'static str> {
+/// Lists the keys, of those that `wanted` accepts, by which a group shares drives with others.
+fn shared_by(config: &GroupConfig, wanted: impl Fn(&str) -> bool) -> Option<String> {
     let plain = GroupConfig::new("");
-    [
+    let keys = [
         ("weight", config.weight != plain.weight),
         ("priority", config.priority != plain.priority),
         ("latency-target", config.latency_target.is_some()),
-    ]
-    .into_iter()
-    .filter_map(|(key, is_set)| (is_set && wanted(key)).then_some(key))
-    .collect()
+    ];
+    let set = keys.into_iter().filter_map(|(key, is_set)| (is_set && wanted(key)).then_some(key));
+    let keys: Vec<&str> = set.collect();
+    match keys.split_last()? {
+        (last, []) => Some((*last).to_owned()),
+        (last, others) => Some(format!("{} and {last}", others.join(", "))),
+    }
+}
+
+/// Warns that a scheduler ignores the weight or priority of a group. Only keys that `wanted`
+/// accepts are named.
+pub fn by_scheduler(
+    config: &GroupConfig,
+    volume: &str,
+    scheduler: SchedulerKind,
+    wanted: impl Fn(&str) -> bool,
+) -> Option<String> {
+    let ignores = |key: &str| match scheduler {
+        SchedulerKind::None => ["weight", "priority"].contains(&key),
+        SchedulerKind::Deadline => key == "weight",
+        _ => false,
+    };
+    let keys = shared_by(config, |key| ignores(key) && wanted(key))?;
+    Some(format!(
+        "group {}: volume {volume} ignores its {keys}, because the scheduler of its drives is {}; \
+         set scheduler = \"fair\" on them, or `millrace ctl set {volume} scheduler=fair`",
+        config.name,
+        scheduler.word(),
+    ))
 }
 
 /// Warns that keys of a group have no effect on a cached volume, because schedulers cannot
@@ -184,12 +210,7 @@ pub fn by_cache(
     volume: &str,
     wanted: impl Fn(&str) -> bool,
 ) -> Option<String> {
-    let keys = shared_by(config, wanted);
-    let (last, others) = keys.split_last()?;
-    let keys = match others {
-        [] => (*last).to_owned(),
-        _ => format!("{} and {last}", others.join(", ")),
-    };
+    let keys = shared_by(config, wanted)?;
     Some(format!(
         "group {}: volume {volume} ignores its {keys}: what the cache reads from the drives and \
          writes to them is in no group; limits (`iops`, `bandwidth`) hold. Use limits, or remove \

@@ -118,6 +118,7 @@ fn groups_and_the_group_of_an_export_are_in_the_plan() {
         "[[group]]\nname = \"gold\"\nweight = 400\niops = \"20k\"\nbandwidth = \"100m\"\n\
          [[group]]\nname = \"default\"\nread-iops = 7\n",
     );
+    let text = text.replace("spec = \"null:\"\n", "spec = \"null:\"\nscheduler = \"fair\"\n");
     let plan = plan(&text);
     let export = &plan.config.exports[0];
     assert_eq!((export.group_name(), export.group_each), ("gold", true));
@@ -238,4 +239,26 @@ fn shares_at_a_cached_volume_are_a_warning_and_limits_are_none() {
         "m.toml:11: group a: volume v ignores its weight and priority: what the cache reads";
     assert!(said.len() == 1 && said[0].starts_with(begin), "{said:?}");
     assert_eq!(plan(&text("iops = 1000")).warnings, [""; 0]);
+}
+
+#[test]
+fn weights_that_a_scheduler_ignores_are_a_warning() {
+    let said = |scheduler: &str, keys: &str| {
+        let text = format!(
+            "[[drive]]\nname = \"d\"\nspec = \"null:\"\nscheduler = \"{scheduler}\"\n[[volume]]\n\
+             name = \"v\"\ndrives = [\"d\"]\n[[group]]\nname = \"a\"\n{keys}\n[[export]]\n\
+             volume = \"v\"\nnbd = \"unix:s\"\ngroup = \"a\"\n"
+        );
+        plan(&text).warnings.join("\n")
+    };
+    let both = "weight = 300\npriority = \"idle\"";
+    for (scheduler, ignored) in [("none", "weight and priority"), ("deadline", "weight")] {
+        let expected = format!(
+            "m.toml:9: group a: volume v ignores its {ignored}, because the scheduler of its drives \
+             is {scheduler}; set scheduler = \"fair\" on them, or `millrace ctl set v scheduler=fair`"
+        );
+        assert_eq!(said(scheduler, both), expected);
+    }
+    assert_eq!(said("deadline", "priority = \"idle\""), "");
+    assert_eq!([said("fair", both), said("latency", both), said("none", "iops = 9")], [""; 3]);
 }

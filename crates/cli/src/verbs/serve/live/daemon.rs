@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use millrace::{Server, VolumeSpace, Words};
+use millrace::{GroupConfig, Server, VolumeSpace, Words};
 use millrace_block::{Disk, DiskCounter, Op, StatsSnapshot, TenantSnapshot, Volume};
 use millrace_exports::nbd::Observer;
 use millrace_machine::Native;
@@ -210,7 +210,15 @@ impl LiveDaemon {
             // Groups of single clients (`GROUP/1`) are skipped: `GROUP` stands for all of them.
             let configured = groups.list().into_iter().filter(|group| !group.name.contains('/'));
             let volume = std::slice::from_ref(volume);
-            configured.flat_map(|group| lists.targets.at_once(groups, volume, &group)).collect()
+            let all = &|_: &str| true;
+            let cached = lists.cached.iter().filter(|(_, one)| one == volume[0].name());
+            let cached: Vec<_> = cached.cloned().collect();
+            let warnings = |group: GroupConfig| {
+                let mut said = groups::ignored_by_caches(&cached, &group, all);
+                said.extend(lists.targets.at_once(groups, volume, (&group, all)));
+                said
+            };
+            configured.flat_map(warnings).collect()
         };
         volume_settings::set(&lists.volumes, asked, warn)
     }
@@ -221,9 +229,7 @@ impl LiveDaemon {
         let sets = |key: &str| asked.settings.contains_key(key);
         let warn = |config: &_| {
             let mut said = groups::ignored_by_caches(&lists.cached, config, sets);
-            if sets("latency-target") {
-                said.extend(lists.targets.at_once(groups, &lists.volumes, config));
-            }
+            said.extend(lists.targets.at_once(groups, &lists.volumes, (config, &sets)));
             said
         };
         groups::set(groups, asked, warn)

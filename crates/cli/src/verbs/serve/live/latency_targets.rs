@@ -15,7 +15,7 @@ use millrace_block::{Disk, GroupId, Op, Snapshot, Volume};
 use millrace_drives::{UsualTimes, usual_times};
 use millrace_machine::{Native, nanoseconds};
 
-use crate::config::group::targets::TargetQuery;
+use crate::config::group::targets::{TargetQuery, by_scheduler};
 
 const MISSED_MIN: Duration = Duration::from_secs(3);
 const WINDOW: Duration = Duration::from_millis(900);
@@ -123,15 +123,15 @@ impl LatencyTargets {
         }
     }
 
-    /// Returns warnings about a target that was just set: about the schedulers of the drives that
-    /// the group uses, and about the measured or modelled service times of these drives.
+    /// Returns warnings about keys of a group that were just set (those that `sets` accepts): keys
+    /// that the schedulers of the group's drives ignore, and a target that these drives cannot
+    /// keep by their measured or modelled service times.
     pub fn at_once(
         &self,
         groups: &ServedGroups,
         volumes: &[Arc<Volume<Native>>],
-        config: &GroupConfig,
+        (config, sets): (&GroupConfig, &dyn Fn(&str) -> bool),
     ) -> Vec<String> {
-        let Some(target) = config.latency_target else { return Vec::new() };
         let (group, table) = (config.name.as_str(), groups.table().list());
         let id = table.iter().find(|(_, one)| one.name == group).map(|(id, _)| *id);
         let is_of = |other: &GroupId| {
@@ -144,11 +144,17 @@ impl LatencyTargets {
                 || volume.group_stats().iter().any(|(other, _)| is_of(other))
         };
         let mut said = Vec::new();
-        for volume in volumes.iter().filter(|volume| uses(volume)) {
+        // `ignored_by_caches` warns of keys on cached volumes.
+        let uncached = volumes.iter().filter(|volume| volume.below().is_none());
+        for volume in uncached.filter(|volume| uses(volume)) {
+            let scheduler_of = |disk: &Arc<Disk<Native>>| disk.scheduler().unwrap_or_default();
+            let ignored = |disk| by_scheduler(config, volume.name(), scheduler_of(disk), sets);
+            said.extend(volume.drives().iter().find_map(ignored));
+            let target = config.latency_target.filter(|_| sets("latency-target"));
             let of_drive = |disk: &Arc<Disk<Native>>| {
-                let (drive, volume) = (disk.name(), volume.name());
+                let (target, drive, volume) = (target?, disk.name(), volume.name());
                 let asked = TargetQuery { group, target, drive, volume };
-                if let Some(text) = asked.by_scheduler(disk.scheduler().unwrap_or_default()) {
+                if let Some(text) = asked.by_scheduler(scheduler_of(disk)) {
                     return Some(text);
                 }
                 let times = service_of(disk);
