@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn ios_that_a_drive_has_not_completed_yet_leave_the_others_whole() {
+    fn ios_that_a_drive_still_serves_leave_the_others_whole() {
         let small = group("small", 100, 100, 0);
         let mut large = held(group("large", 100, 100, 0), &[(WaitReason::Weight, 90_000 * MS)]);
         (large.volumes[0].ops[0].bytes, large.volumes[0].ops[0].total.sum_ns) =
