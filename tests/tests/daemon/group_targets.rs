@@ -71,11 +71,12 @@ fn target_below_the_model_warns_with_line_and_figure() {
     assert!(said.contains(part) && daemon.stderr().contains(part), "{said}");
     assert_eq!(warned(&daemon, &["set", "group", "bulk", "weight=300"]), "");
     let said = warned(&daemon, &["set", "vol0", "scheduler=none"]);
-    let part = "group bulk: volume vol0 ignores its weight, because the scheduler of its drives is \
-                none; set scheduler = \"fair\" on them, or `millrace ctl set vol0 scheduler=fair`";
+    let part = "group bulk: drive d0 of volume vol0 ignores its weight, because the drive's \
+                scheduler is none; set scheduler = \"latency\" there, or `millrace ctl set vol0 \
+                scheduler=latency`";
     assert!(said.contains(part) && daemon.stderr().contains(part), "{said}");
     let said = warned(&daemon, &["set", "group", "gold", "weight=400"]);
-    assert!(said.contains("group gold: volume vol0 ignores its weight"), "{said}");
+    assert!(said.contains("group gold: drive d0 of volume vol0 ignores its weight"), "{said}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use millrace::{DEFAULT_GROUP, DriveConfig, GroupConfig, LatencyTarget, VolumeCon
 use millrace_drives::usual_times;
 
 use super::group::members::volumes_by_group;
-use super::group::targets::{TargetQuery, by_cache, by_scheduler};
+use super::group::targets::{ShareQuery, TargetQuery, by_cache};
 use super::key_lines::KeyLines;
 use super::plan::{LocatedDrive, ServePlan};
 
@@ -75,12 +75,14 @@ fn ignored_settings(plan: &ServePlan) -> Vec<Warning> {
     for (group, lines) in plan.config.groups.iter().zip(&plan.lines.groups) {
         for volume in used.get(group.name.as_str()).into_iter().flatten() {
             let (name, all) = (volume.name.as_str(), |_: &str| true);
-            let of_drive =
-                |one: &DriveConfig| by_scheduler(group, name, one.options.scheduler, all);
-            let ignored = match volume.cache {
-                Some(_) => by_cache(group, name, all),
-                None => volume.drives.iter().find_map(of_drive),
-            };
+            if volume.cache.is_some() {
+                shares.extend(by_cache(group, name, all).map(|text| (lines.line, text)));
+                continue;
+            }
+            let ignored = volume.drives.iter().find_map(|one: &DriveConfig| {
+                let share = ShareQuery { config: group, drive: &one.name, volume: name };
+                share.by_scheduler(one.options.scheduler, all)
+            });
             shares.extend(ignored.map(|text| (lines.line, text)));
             let unkept = group.latency_target.and_then(|target| unkept(group, target, volume));
             targets.extend(unkept.map(|text| (lines.at("latency-target"), text)));

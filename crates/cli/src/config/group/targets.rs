@@ -181,26 +181,39 @@ fn shared_by(config: &GroupConfig, wanted: impl Fn(&str) -> bool) -> Option<Stri
     }
 }
 
-/// Warns that a scheduler ignores the weight or priority of a group. Only keys that `wanted`
-/// accepts are named.
-pub fn by_scheduler(
-    config: &GroupConfig,
-    volume: &str,
-    scheduler: SchedulerKind,
-    wanted: impl Fn(&str) -> bool,
-) -> Option<String> {
-    let ignores = |key: &str| match scheduler {
-        SchedulerKind::None => ["weight", "priority"].contains(&key),
-        SchedulerKind::Deadline => key == "weight",
-        _ => false,
-    };
-    let keys = shared_by(config, |key| ignores(key) && wanted(key))?;
-    Some(format!(
-        "group {}: volume {volume} ignores its {keys}, because the scheduler of its drives is {}; \
-         set scheduler = \"fair\" on them, or `millrace ctl set {volume} scheduler=fair`",
-        config.name,
-        scheduler.word(),
-    ))
+/// A group and a drive that it uses.
+pub struct ShareQuery<'a> {
+    pub config: &'a GroupConfig,
+    pub drive: &'a str,
+    pub volume: &'a str,
+}
+
+impl ShareQuery<'_> {
+    /// Warns that the drive's scheduler ignores the weight or priority of the group. Only keys that
+    /// `wanted` accepts are named.
+    pub fn by_scheduler(
+        &self,
+        scheduler: SchedulerKind,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Option<String> {
+        let ignores = |key: &str| match scheduler {
+            SchedulerKind::None => ["weight", "priority"].contains(&key),
+            SchedulerKind::Deadline => key == "weight",
+            _ => false,
+        };
+        let ShareQuery { config, drive, volume } = self;
+        let keys = shared_by(config, |key| ignores(key) && wanted(key))?;
+        let heeds = match config.latency_target {
+            Some(_) => SchedulerKind::Latency,
+            None => SchedulerKind::Fair,
+        };
+        let (heeds, name, scheduler) = (heeds.word(), &config.name, scheduler.word());
+        Some(format!(
+            "group {name}: drive {drive} of volume {volume} ignores its {keys}, because the drive's \
+             scheduler is {scheduler}; set scheduler = \"{heeds}\" there, or `millrace ctl set \
+             {volume} scheduler={heeds}`"
+        ))
+    }
 }
 
 /// Warns that keys of a group have no effect on a cached volume, because schedulers cannot

@@ -239,6 +239,8 @@ fn shares_at_a_cached_volume_are_a_warning_and_limits_are_none() {
         "m.toml:11: group a: volume v ignores its weight and priority: what the cache reads";
     assert!(said.len() == 1 && said[0].starts_with(begin), "{said:?}");
     assert_eq!(plan(&text("iops = 1000")).warnings, [""; 0]);
+    let said = plan(&text("latency-target = \"p99 1us\"")).warnings;
+    assert!(said.len() == 1 && said[0].contains("ignores its latency-target: what"), "{said:?}");
 }
 
 #[test]
@@ -254,11 +256,14 @@ fn weights_that_a_scheduler_ignores_are_a_warning() {
     let both = "weight = 300\npriority = \"idle\"";
     for (scheduler, ignored) in [("none", "weight and priority"), ("deadline", "weight")] {
         let expected = format!(
-            "m.toml:9: group a: volume v ignores its {ignored}, because the scheduler of its drives \
-             is {scheduler}; set scheduler = \"fair\" on them, or `millrace ctl set v scheduler=fair`"
+            "m.toml:9: group a: drive d of volume v ignores its {ignored}, because the drive's \
+             scheduler is {scheduler}; set scheduler = \"fair\" there, or `millrace ctl set v \
+             scheduler=fair`"
         );
         assert_eq!(said(scheduler, both), expected);
     }
     assert_eq!(said("deadline", "priority = \"idle\""), "");
+    let target = said("none", "weight = 300\nlatency-target = \"p99 2ms\"");
+    assert!(target.contains("scheduler = \"latency\"") && !target.contains("fair"), "{target}");
     assert_eq!([said("fair", both), said("latency", both), said("none", "iops = 9")], [""; 3]);
 }

@@ -198,7 +198,9 @@ impl ConfigReloader {
                 daemon.metrics.replace(bound);
             }
             warnings::on_plan(plan, self.flags.metrics);
-            log(&report, &reloaded.notes);
+            // `on_plan` has logged the warnings of the plan.
+            let warnings = &report.warnings[plan.warnings.len()..];
+            log(&report, warnings, &reloaded.notes);
             *self.running() = text;
         }
         Ok(report)
@@ -430,7 +432,7 @@ fn place_of_socket(path: &Path) -> PathBuf {
     )
 }
 
-fn log(report: &ReloadReport, notes: &[String]) {
+fn log(report: &ReloadReport, warnings: &[String], notes: &[String]) {
     let file = &report.file;
     if report.changes.is_empty() {
         tracing::info!("{file}: loaded again; nothing has changed");
@@ -438,7 +440,7 @@ fn log(report: &ReloadReport, notes: &[String]) {
     for change in &report.changes {
         tracing::info!("{file}: {change}");
     }
-    report.warnings.iter().for_each(|text| tracing::warn!("{text}"));
+    warnings.iter().for_each(|text| tracing::warn!("{text}"));
     notes.iter().for_each(|text| tracing::info!("{text}"));
 }
 

@@ -15,7 +15,7 @@ use millrace_block::{Disk, GroupId, Op, Snapshot, Volume};
 use millrace_drives::{UsualTimes, usual_times};
 use millrace_machine::{Native, nanoseconds};
 
-use crate::config::group::targets::{TargetQuery, by_scheduler};
+use crate::config::group::targets::{ShareQuery, TargetQuery};
 
 const MISSED_MIN: Duration = Duration::from_secs(3);
 const WINDOW: Duration = Duration::from_millis(900);
@@ -148,7 +148,10 @@ impl LatencyTargets {
         let uncached = volumes.iter().filter(|volume| volume.below().is_none());
         for volume in uncached.filter(|volume| uses(volume)) {
             let scheduler_of = |disk: &Arc<Disk<Native>>| disk.scheduler().unwrap_or_default();
-            let ignored = |disk| by_scheduler(config, volume.name(), scheduler_of(disk), sets);
+            let ignored = |disk: &Arc<Disk<Native>>| {
+                let share = ShareQuery { config, drive: disk.name(), volume: volume.name() };
+                share.by_scheduler(scheduler_of(disk), sets)
+            };
             said.extend(volume.drives().iter().find_map(ignored));
             let target = config.latency_target.filter(|_| sets("latency-target"));
             let of_drive = |disk: &Arc<Disk<Native>>| {
