@@ -1,6 +1,7 @@
-//! Warnings about latency targets that a drive cannot keep.
+//! Warnings about settings of groups without effect: latency targets that a drive cannot keep, and
+//! keys that a scheduler or a cache ignores.
 //!
-//! All texts about such targets are here, so that a configuration, `ctl set` and a running daemon
+//! All texts about such settings are here, so that a configuration, `ctl set` and a running daemon
 //! use the same words. All functions are pure.
 
 use std::time::Duration;

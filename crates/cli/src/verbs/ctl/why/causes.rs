@@ -88,10 +88,12 @@ impl AtDrives {
                 groups.iter().partition(|did| mean_bytes(did) < sum.part_bytes);
             let whole: u64 = whole.iter().map(|did| did.ios[0] + did.ios[1]).sum();
             let bytes: u64 = split.iter().flat_map(|did| did.bytes).sum();
+            let part_bytes = bytes as f64 / parts.saturating_sub(whole).max(1) as f64;
             // If no I/Os are split, a part is at least as long as the longest of them.
-            if bytes > 0 {
-                sum.part_bytes = bytes as f64 / parts.saturating_sub(whole).max(1) as f64;
+            if bytes == 0 || part_bytes == sum.part_bytes {
+                break;
             }
+            sum.part_bytes = part_bytes;
         }
         // No group's I/Os were at the drives for longer than all I/Os together.
         let rest_ns: f64 = groups.iter().map(|did| sum.rest_ns(did)).sum();

@@ -1,5 +1,6 @@
 //! Reports latency targets that no scheduler can keep: once when the target is set, and while the
-//! target is missed.
+//! target is missed. When a group or a scheduler is set, keys that the scheduler ignores are
+//! reported, too.
 //!
 //! A scheduler can shorten only the time before the drive. So a target cannot be kept if the
 //! group's own I/Os take longer than the target at the drive itself, for several seconds in a row.
