@@ -35,7 +35,7 @@ pub fn shown(texts: &[String], program: &str, cargo: &str) -> Vec<String> {
     let lines = joined.iter().flat_map(|text| text.lines());
     let mut found = Vec::new();
     for line in lines.filter(|line| line.starts_with("  ")) {
-        for part in line.trim().split(" && ") {
+        for part in line.trim().split(" && ").flat_map(|part| part.split("; ")) {
             let part = part.split("  ").next().unwrap_or(part);
             let part = part
                 .strip_prefix(&cargo)
@@ -85,10 +85,10 @@ mod tests {
 
     #[test]
     fn commands_are_found_with_their_words() {
-        let text =
-            "Text: p no\n  p a 'b c'  why\n  cd x && cargo run -- d | less\n  q e\n".to_owned();
+        let text = "Text: p no\n  p a 'b c'  why\n  cd x && cargo run -- d | less\n  q e; p f\n"
+            .to_owned();
         let found = shown(&[text], "p", "cargo run --");
-        assert_eq!(found, ["p a 'b c'", "p d | less"]);
+        assert_eq!(found, ["p a 'b c'", "p d | less", "p f"]);
         assert_eq!(words(&found[0]), ["p", "a", "b c"]);
         assert_eq!(words(&found[1]), ["p", "d"]);
     }
