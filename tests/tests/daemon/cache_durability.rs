@@ -735,7 +735,7 @@ fn drive_of_stripe_that_takes_no_writes_leaves_others_theirs() {
     let dir = tempdir();
     let path = dir.path().display();
     let good = format!("file:path={path}/d0,size=4m");
-    let bad = format!("fault:drive=(file:path={path}/d1,size=4m),status=eio,op=write");
+    let bad = format!("fault:drive=(file:path={path}/d1,size=4m),status=eio,latency=30ms,op=write");
     let small = "size = \"2m\"\ndirty-max = \"128k\"";
     let mut daemon = Daemon::start(&config(&[good, bad], small), &["s", "c"]);
     let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
@@ -754,8 +754,13 @@ fn drive_of_stripe_that_takes_no_writes_leaves_others_theirs() {
         let failed = fails(&mut client, 0, round);
         assert_eq!(failed, Vec::<u64>::new(), "round {round}: {}", counters(&daemon));
     }
-    // A write to a page that is dirty already needs no more room.
-    assert_eq!(write(&mut client, place(1, 0), &pattern(4096, 77), 0), None);
+    // A write to a page that is dirty already needs no more room, even while the cache tries again
+    // to write this page to the drive.
+    for page in (0..64).filter(|page| !failed.contains(page)) {
+        let data = pattern(4096, 77 + page);
+        assert_eq!(write(&mut client, place(1, page), &data, 0), None, "page {page}");
+        thread::sleep(Duration::from_millis(15));
+    }
     assert_eq!(flush(&mut client), Some(Errno::Eio));
     assert_eq!(write(&mut client, place(0, 0), &pattern(4096, 9), 0), None);
     daemon.kill9();

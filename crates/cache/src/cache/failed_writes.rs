@@ -218,7 +218,8 @@ impl<M: Machine> Cache<M> {
         self.below.drive_at(self.page.start_of(page)).0
     }
 
-    fn failing_member(&self, page: u64) -> Option<usize> {
+    /// Returns the drive of `page` if it fails writes or is stuck.
+    pub(crate) fn failing_member(&self, page: u64) -> Option<usize> {
         if !self.failed_writes.has_failing() {
             return None;
         }

@@ -44,8 +44,12 @@ impl<M: Machine> CacheQueue<M> {
                 break;
             }
             let at = shard.find_or_insert(number);
-            let fits =
-                shard.extent(at).dirty[place] != 0 || cache.has_room(pages.start, newly_dirty);
+            let extent = shard.extent(at);
+            let fits = extent.dirty[place] != 0
+                || cache.has_room(pages.start, newly_dirty)
+                // Written to a drive that fails, a page counts as dirty, so it needs no more room.
+                || extent.writing & 1 << place != 0
+                    && cache.failing_member(pages.start).is_some();
             let frame = fits.then(|| shard.frame_to_write(&cache.frames, at, place)).flatten();
             let Some(frame) = frame else {
                 shard.forget_if_empty(at);
