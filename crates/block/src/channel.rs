@@ -27,8 +27,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::mem::ManuallyDrop;
+use core::time::Duration;
 
-use millrace_machine::{Deadline, Doorbell, Machine, Order, Parker, Word};
+use millrace_machine::{Deadline, Doorbell, Machine, Order, Parker, Word, nanoseconds};
 
 use crate::account::hold::WaitReason;
 use crate::bio::error::Error;
@@ -405,14 +406,14 @@ impl<M: Machine> Channel<M> {
             || self.sub.members.iter().any(|m| m.has_work(self.sub.run.owner))
     }
 
-    /// Sets for how long a dropped channel waits for its I/O, in nanoseconds; default 5 s.
-    pub fn set_drain_ns(&mut self, drain_ns: u64) {
-        self.drain_ns = drain_ns;
+    /// Sets for how long a dropped channel waits for its I/O; default 5 s.
+    pub fn set_drain_timeout(&mut self, timeout: Duration) {
+        self.drain_ns = nanoseconds(timeout);
     }
 
     /// Waits for the I/O in flight and hands it to `take`, for at most the time of
-    /// [`Channel::set_drain_ns`]. Ignores limits of groups from now on. Returns true if nothing is
-    /// in flight any more.
+    /// [`Channel::set_drain_timeout`]. Ignores limits of groups from now on. Returns true if
+    /// nothing is in flight any more.
     pub fn drain(&mut self, mut take: impl FnMut(Completion)) -> bool {
         let mut deadline = Deadline::<M>::after_ns(self.drain_ns);
         self.lift_limits();

@@ -4,7 +4,6 @@
 //! This module owns the only table of the keys and of the functions that parse their values.
 
 use millrace::{CacheConfig, CacheMode, Registered, unknown_word};
-use std::time::Duration;
 
 use crate::words::{self, nearest};
 
@@ -33,7 +32,7 @@ pub const KEYS: [CacheKey; 6] = [
         Ok(())
     }),
     ("dirty-age", |cache, text| {
-        cache.dirty_age = Duration::from_nanos(words::duration_ns(text)?);
+        cache.dirty_age = words::time(text)?;
         Ok(())
     }),
     ("read-ahead", |cache, text| {
@@ -81,6 +80,8 @@ pub fn of_text(text: &str) -> Result<CacheConfig, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

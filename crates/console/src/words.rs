@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use millrace::{SchedulerKind, Stack, Words, unknown_word};
 pub use millrace_drives::{
-    count, count_text, rate_bytes_per_s, size_bytes as size, size_text, time_ns as duration_ns,
-    time_text,
+    count, count_text, duration as time, duration_text, rate_bytes_per_s, size_bytes as size,
+    size_text,
 };
 
 /// A second in nanoseconds.
@@ -22,8 +22,9 @@ pub const MIB: f64 = 1_048_576.0;
 /// Parses a time above 0 and below three years from a flag, such as `5` (seconds), `500ms` or
 /// `1m30s`.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    match millrace_drives::time_or_seconds_ns(text)? {
-        ns if (1..=100_000_000 * SECOND_NS).contains(&ns) => Ok(Duration::from_nanos(ns)),
+    const LONGEST: Duration = Duration::from_secs(100_000_000);
+    match millrace_drives::duration_or_seconds(text)? {
+        time if !time.is_zero() && time <= LONGEST => Ok(time),
         _ => Err("write a time above 0 and below three years, such as 5s".to_owned()),
     }
 }

@@ -296,8 +296,8 @@ fn fault_rules(spec: &Spec) -> Result<Vec<FaultRule>, SpecError> {
         let effect = Effect::Fail(status.unwrap_or(Status::IoError));
         rules.push(rule(effect, chance.unwrap_or(Chance::Always)));
     }
-    if let Some(delay_ns) = spec.time("latency")? {
-        rules.push(rule(Effect::Delay(delay_ns), Chance::Always));
+    if let Some(delay) = spec.time("latency")? {
+        rules.push(rule(Effect::Delay(delay), Chance::Always));
     }
     if spec.switch("stuck")? == Some(true) {
         rules.push(rule(Effect::Stick, Chance::Always));

@@ -30,8 +30,8 @@ pub use common::procfs::{
 };
 pub use common::store_file::open_store;
 pub use common::units::{
-    count, count_text, rate_bytes_per_s, size_bytes, size_text, time_ns, time_or_seconds_ns,
-    time_text,
+    count, count_text, duration, duration_or_seconds, duration_text, rate_bytes_per_s, size_bytes,
+    size_text,
 };
 pub use common::words::{Words, nearest, unknown_word};
 pub use controller::{controller_config, controller_of};

@@ -68,7 +68,7 @@ pub(crate) fn settings_of(spec: &Spec) -> Result<NullDriver, SpecError> {
     let default = NullDriver::default();
     Ok(NullDriver {
         size_bytes: spec.size("size")?.unwrap_or(default.size_bytes),
-        delay: spec.time("delay")?.map_or(default.delay, Duration::from_nanos),
+        delay: spec.time("delay")?.unwrap_or(default.delay),
         queues: spec.number("queues", 2048)?.unwrap_or(default.queues),
         depth: spec.depth()?.unwrap_or(default.depth),
         block_size: spec.block()?.unwrap_or(default.block_size),

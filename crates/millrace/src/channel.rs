@@ -16,7 +16,7 @@ use millrace_block::{
     AfterCompletion, Bio, ChannelConfig, Completion, Error, ErrorKind, GroupId, QueueKind,
     Rejected, Status,
 };
-use millrace_machine::{Native, nanoseconds};
+use millrace_machine::Native;
 use millrace_runtime::{IoConfig, IoContext, current_reactor};
 
 use crate::groups::group_of;
@@ -245,7 +245,7 @@ impl Channel {
     /// Sets the longest time that dropping the channel waits for I/O in flight, before it leaks
     /// their buffers; 5 s by default.
     pub fn set_drain_timeout(&mut self, timeout: Duration) {
-        self.inner.set_drain_ns(nanoseconds(timeout));
+        self.inner.set_drain_timeout(timeout);
     }
 
     #[inline]

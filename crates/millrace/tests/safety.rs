@@ -494,7 +494,7 @@ fn objects_dropped_with_io_in_flight_end_it_or_leave_it() {
         // The ring is dropped before the channel, so the request in flight cannot end.
         let mut io = IoContext::new(IoConfig::default()).unwrap();
         let mut channel = io.channel(&volume, 16, Stamp::Batch).unwrap();
-        channel.set_drain_ns(1_000_000);
+        channel.set_drain_timeout(Duration::from_millis(1));
         channel.submit(Bio::read(0, Buffer::new(4096))).unwrap();
         channel.flush();
         drop(io);

@@ -11,8 +11,9 @@
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::time::Duration;
 
-use millrace_machine::{Deadline, Doorbell, Machine, Order, Word, debug_fields};
+use millrace_machine::{Deadline, Doorbell, Machine, Order, Word, debug_fields, nanoseconds};
 
 use crate::bio::error::Error;
 use crate::chain::bio_set::BioSet;
@@ -145,13 +146,14 @@ impl<M: Machine> Worker<M> {
     }
 
     /// Serves until `stop` is not 0 and the doorbell rings, for drives whose queues any thread may
-    /// run. Polls for work for `spin_ns` before it sleeps.
-    pub fn run(&mut self, stop: &M::Word, spin_ns: u64) {
+    /// run. Polls for work for the time `spin` before it sleeps.
+    pub fn run(&mut self, stop: &M::Word, spin: Duration) {
+        let longest_ns = nanoseconds(spin);
         // Acquire pairs with the store by the thread that stops this worker.
         let stops = || stop.load(Order::Acquire) != 0;
         while !stops() {
             self.turn();
-            let (deadline_ns, spin_ns) = (self.sleep_until(), M::now().saturating_add(spin_ns));
+            let (deadline_ns, spin_ns) = (self.sleep_until(), M::now().saturating_add(longest_ns));
             let until_ns = deadline_ns.map_or(spin_ns, |deadline_ns| deadline_ns.min(spin_ns));
             let found = M::spin_until(until_ns, || self.has_work() || stops());
             if !found && until_ns == spin_ns {

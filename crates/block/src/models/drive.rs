@@ -12,6 +12,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use millrace_checker::{Checked, ensure};
 use millrace_machine::{CpuId, Machine, Topology};
@@ -123,7 +124,7 @@ fn disk(
     // 0.
     let config = DiskConfig {
         baseline: BaselineConfig {
-            inside: Inside::One { wait_ns: 0 },
+            inside: Inside::One { wait: Duration::ZERO },
             ..BaselineConfig::default()
         },
         ..config

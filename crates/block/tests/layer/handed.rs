@@ -263,7 +263,7 @@ fn worker_looking_before_sleep_finds_work_or_its_stop_at_once() {
     let (stop, start_ns) = (Arc::new(<Native as Machine>::Word::new(0)), Native::now());
     let heard = Arc::clone(&stop);
     // The worker spins for longer than the whole test may take.
-    let serving = thread::spawn(move || worker.run(&heard, 20_000_000_000));
+    let serving = thread::spawn(move || worker.run(&heard, Duration::from_secs(20)));
     for _ in 0..3 {
         (0..4).for_each(|n| channel.submit(Bio::read(n * 32, Buffer::new(512))).unwrap());
         assert_eq!(channel.wait(4, |done| assert_eq!(done.status, Status::Ok)), 4);
@@ -280,7 +280,7 @@ fn idle_worker_sleeps_until_it_is_handed_something() {
     let Rig { mut channel, mut worker, mut worker_bell, .. } = rig;
     let stop = Arc::new(<Native as Machine>::Word::new(0));
     let heard = Arc::clone(&stop);
-    let serving = thread::spawn(move || worker.run(&heard, 0));
+    let serving = thread::spawn(move || worker.run(&heard, Duration::ZERO));
     // The worker may be awake at any one look and arm its bell by chance, but not five times in a
     // row.
     let mut rung = 0;

@@ -367,7 +367,7 @@ fn a_channel_that_is_gone_takes_its_place_in_the_lists_with_it() {
         rig.channel.poll(|_| ());
         // Never started.
         rig.read(chunk(2, 1, 3));
-        rig.channel.set_drain_ns(0);
+        rig.channel.set_drain_timeout(Duration::ZERO);
         let Rig { volume, channel, .. } = rig;
         drop(channel);
         volume.disks()[0].unfreeze();
@@ -392,7 +392,7 @@ fn a_channel_that_ends_with_nothing_out_leaves_nothing_behind() {
     // With something out, the drive may still answer to it.
     rig.hold(true);
     let mut channel = open(&rig.volume);
-    channel.set_drain_ns(0);
+    channel.set_drain_timeout(Duration::ZERO);
     channel.submit(Bio::read(0, Buffer::new(4096))).unwrap();
     channel.flush();
     drop(channel);

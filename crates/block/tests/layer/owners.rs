@@ -348,7 +348,7 @@ fn a_drive_that_answers_nothing_lets_channel_and_disk_go() {
         (0..3).for_each(|n| read(&mut other, n * 16));
         assert_eq!(drive.lock().inside.len(), 3, "{stack:?}: a flush and what has a tag");
         for channel in [&mut owner, &mut other] {
-            channel.set_drain_ns(0);
+            channel.set_drain_timeout(Duration::ZERO);
         }
         // Their bios are in every place that a bio may be in; a lost one panics.
         drop((owner, other));

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
+use std::time::Duration;
 
 use crate::support::{Knobs, TestDrive};
 use millrace_block::{
@@ -168,7 +169,7 @@ fn what_waits_and_what_channel_owns_stay_bounded_over_many_bios() {
     let workers = (1..).zip(volume.disks().iter().cloned()).map(|(owner, disk)| {
         let mut worker = worker_of(&[disk], owner);
         let (bell, stop) = (Arc::clone(worker.bell()), Arc::clone(&stop));
-        (bell, thread::spawn(move || worker.run(&stop, 0)))
+        (bell, thread::spawn(move || worker.run(&stop, Duration::ZERO)))
     });
     let workers: Vec<_> = workers.collect();
     let config = ChannelConfig { depth: Flood::DEPTH, ..ChannelConfig::default() };

@@ -62,7 +62,7 @@ fn tags_of_a_closed_channel_return_to_a_volume_with_one_list() {
         let volume = Volume::with_serving("v", Layout::Linear, disks, serving).unwrap();
         knobs.held.store(true, Ordering::SeqCst);
         let mut gone = Channel::open(&volume, ChannelConfig::default()).unwrap();
-        gone.set_drain_ns(0);
+        gone.set_drain_timeout(Duration::ZERO);
         start(&mut gone, read(0));
         drop(gone);
         knobs.held.store(false, Ordering::SeqCst);

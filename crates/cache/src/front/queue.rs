@@ -9,6 +9,7 @@
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use millrace_block::{
     Bio, Channel, CompletionBatch, Dispatch, DriverQueue, Expired, IoThread, Op, Reject, Rejected,
@@ -379,7 +380,7 @@ impl<M: Machine> Drop for CacheQueue<M> {
             ended.into_iter().for_each(|(number, status)| self.end_below(number, status));
         }
         if !is_drained {
-            self.below().set_drain_ns(0);
+            self.below().set_drain_timeout(Duration::ZERO);
             core::mem::forget(Arc::clone(&self.cache));
             core::mem::forget(core::mem::take(&mut self.fills));
             self.writeout.forget();

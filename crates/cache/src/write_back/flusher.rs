@@ -8,6 +8,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use millrace_block::{Bio, Channel};
 use millrace_machine::{Doorbell, Lock, Machine, Order, Word, debug_fields, nanoseconds};
@@ -322,7 +323,7 @@ impl<M: Machine> Drop for Flusher<M> {
             }
         });
         if !is_drained {
-            self.below.set_drain_ns(0);
+            self.below.set_drain_timeout(Duration::ZERO);
             core::mem::forget(Arc::clone(&self.cache));
             self.writeout.forget();
         }

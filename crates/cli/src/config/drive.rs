@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::document::{KeyReader, KeyValue, Section, key};
 use super::key_lines::KeyLines;
-use super::words::{self, SECOND_NS};
+use super::words;
 
 const STACK_MOVED: &str = "a setting of `millrace-lab bench --stack`; every drive of the daemon has \
                            stack mq: delete this key";
@@ -222,5 +222,5 @@ fn bandwidth(text: &str) -> Result<u64, String> {
 }
 
 fn timeout(text: &str) -> Result<Duration, String> {
-    words::duration(text, &(0..=24 * 3600 * SECOND_NS))
+    words::duration(text, &(Duration::ZERO..=words::DAY))
 }

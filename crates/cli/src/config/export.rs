@@ -17,7 +17,7 @@ use super::drive::{cost, read_queues};
 use super::key_lines::KeyLines;
 use super::listener::{self, allow};
 use super::volume::cache;
-use super::words::{self, SECOND_NS};
+use super::words;
 
 /// Maximum length of an export's name or description in bytes; a limit of the NBD protocol.
 const TEXT_BYTES_MAX: usize = 4096;
@@ -153,7 +153,7 @@ fn add_file_key(directory: &mut ExportDirectory, key: &str, text: &str) -> Resul
 }
 
 fn close_after(text: &str) -> Result<Duration, String> {
-    words::duration(text, &(0..=24 * 3600 * SECOND_NS))
+    words::duration(text, &(Duration::ZERO..=words::DAY))
 }
 
 fn check_guests(draft: &mut ExportDraft, section: &Section<'_>) {

@@ -8,21 +8,23 @@
 pub mod members;
 pub mod targets;
 
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
 use millrace::{GroupConfig, LatencyTarget, Words};
 use millrace_console::words::nearest;
-use millrace_machine::nanoseconds;
 
 use super::document::Section;
 use super::key_lines::KeyLines;
-use super::words::{self, MILLISECOND_NS, SECOND_NS, count_text, size_text};
+use super::words::{self, count_text, size_text};
 
 const BANDWIDTH_MIN: u64 = 4096;
 /// Largest bandwidth limit in bytes per second, and largest IOPS limit.
 const BANDWIDTH_MAX: u64 = 1 << 50;
 const IOPS_MAX: u64 = 1_000_000_000;
 /// Range of `burst`, the maximum time for which a group can save up its unused rate.
-const BURST_NS: std::ops::RangeInclusive<u64> = MILLISECOND_NS..=60 * SECOND_NS;
-const TARGET_NS: std::ops::RangeInclusive<u64> = 1_000..=60 * SECOND_NS;
+const BURST: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(60);
+const TARGET: RangeInclusive<Duration> = Duration::from_micros(1)..=Duration::from_secs(60);
 
 /// Word that removes a limit, target or parent.
 const NONE: &str = "none";
@@ -69,8 +71,8 @@ static KEYS: [SettingRow; 11] = [
     limit!("write-bandwidth", write_bandwidth, bandwidth, size_text),
     (
         "burst",
-        |to, text| put(&mut to.limits.burst, words::duration(text, &BURST_NS)),
-        |of| words::time_text(nanoseconds(of.limits.burst)),
+        |to, text| put(&mut to.limits.burst, words::duration(text, &BURST)),
+        |of| words::duration_text(of.limits.burst),
     ),
 ];
 
@@ -167,7 +169,7 @@ fn latency_target(text: &str) -> Result<LatencyTarget, String> {
     let wrong =
         || "write a mean or a percentile, and a time: mean 1ms, p99 2ms, p99.9 500us".to_owned();
     let (what, time) = text.trim().split_once(char::is_whitespace).ok_or_else(wrong)?;
-    let latency = words::duration(time.trim(), &TARGET_NS)?;
+    let latency = words::duration(time.trim(), &TARGET)?;
     if what == "mean" {
         return Ok(LatencyTarget::Mean(latency));
     }
@@ -185,7 +187,7 @@ fn latency_target(text: &str) -> Result<LatencyTarget, String> {
 }
 
 fn target_text(target: LatencyTarget) -> String {
-    let latency = words::time_text(nanoseconds(target.latency()));
+    let latency = words::duration_text(target.latency());
     match target {
         LatencyTarget::Mean(_) => format!("mean {latency}"),
         LatencyTarget::Percentile(of_10_000, _) => {

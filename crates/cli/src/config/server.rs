@@ -10,7 +10,7 @@ use millrace::{ServerConfig, SocketAccess};
 
 use super::document::{KeyReader, key, list};
 use super::listener;
-use super::words::{self, ControlWord, MILLISECOND_NS, SECOND_NS};
+use super::words::{self, ControlWord};
 
 /// Settings of the daemon that the library's server does not know.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -46,5 +46,5 @@ pub const DAEMON: &[KeyReader<DaemonConfig>] = &[
 ];
 
 fn handshake(text: &str) -> Result<Duration, String> {
-    words::duration(text, &(MILLISECOND_NS..=3600 * SECOND_NS))
+    words::duration(text, &(Duration::from_millis(1)..=Duration::from_secs(3600)))
 }

@@ -15,12 +15,12 @@ use clap::{Arg, Command};
 use millrace::{CHUNK_SECTORS_MAX, Listen, Words as _, unknown_word};
 use millrace_block::Serving;
 pub use millrace_console::words::{
-    SECOND_NS, bytes_for_people, count, count_text, design, duration_ns, number, ranges,
-    rate_bytes_per_s, size, size_text, time_text, whole, word as setting,
+    bytes_for_people, count, count_text, design, duration_text, number, ranges, rate_bytes_per_s,
+    size, size_text, time, whole, word as setting,
 };
 use millrace_machine::{Machine, Native};
 
-pub const MILLISECOND_NS: u64 = 1_000_000;
+pub const DAY: Duration = Duration::from_secs(24 * 3600);
 const NBD_PORT: u16 = 10809;
 /// Default port of the metrics page: the first of the range that Prometheus exporters use.
 const METRICS_PORT: u16 = 9100;
@@ -40,17 +40,17 @@ pub fn chunk_sectors(text: &str) -> Result<u32, String> {
     Ok((bytes >> 9) as u32)
 }
 
-pub fn duration(text: &str, range_ns: &RangeInclusive<u64>) -> Result<Duration, String> {
-    let (least, most) = (time_text(*range_ns.start()), time_text(*range_ns.end()));
-    match duration_ns(text) {
-        Ok(time_ns) if range_ns.contains(&time_ns) => Ok(Duration::from_nanos(time_ns)),
+pub fn duration(text: &str, range: &RangeInclusive<Duration>) -> Result<Duration, String> {
+    let (least, most) = (duration_text(*range.start()), duration_text(*range.end()));
+    match time(text) {
+        Ok(time) if range.contains(&time) => Ok(time),
         Ok(_) => Err(format!("write a time from {least} to {most}")),
         Err(wrong) => Err(format!("{wrong}; the range is {least} to {most}")),
     }
 }
 
 pub fn up_to_a_second(text: &str) -> Result<Duration, String> {
-    duration(text, &(0..=SECOND_NS))
+    duration(text, &(Duration::ZERO..=Duration::from_secs(1)))
 }
 
 /// Parses the maximum time for which a thread polls before it sleeps. Returns `None` for `auto`.
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn sizes_and_times_have_a_range() {
-        let hour = 0..=3_600_000_000_000;
+        let hour = Duration::ZERO..=Duration::from_secs(3600);
         assert_eq!(duration("1m", &hour), Ok(Duration::from_secs(60)));
         let error = Err("write a time from 0 to 1h".to_owned());
         assert_eq!(duration("18446744073s", &hour), error);

@@ -1,8 +1,13 @@
 //! Parses and prints sizes, byte rates, counts and times. The whole project uses this one grammar.
 //!
 //! An error says which rule the text breaks and shows a valid text; callers prepend the key and the
-//! value. `size_text`, `count_text` and `time_text` print texts that parse back to the same number.
+//! value. `size_text`, `count_text` and `duration_text` print texts that parse back to the same
+//! number.
 //! fio's job files have a grammar of their own, in the laboratory.
+
+use std::time::Duration;
+
+use millrace_machine::nanoseconds;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -82,28 +87,30 @@ pub fn count(text: &str) -> Result<u64, String> {
     scaled(digits, 1_000u64.pow(power), &COUNT)
 }
 
-/// Parses a time in nanoseconds: `250ns`, `1.5s`, `1m30s`, `2h`. The unit is required, except for
-/// 0.
+/// Parses a time: `250ns`, `1.5s`, `1m30s`, `2h`. The unit is required, except for 0.
 ///
 /// # Errors
 /// Returns a text that says how to write the value.
-pub fn time_ns(text: &str) -> Result<u64, String> {
-    let (text, ns) = (text.trim(), time_or_seconds_ns(text)?);
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let (text, duration) = (text.trim(), duration_or_seconds(text)?);
     match text != "0" && is_number(text) {
         true => Err(format!("a time needs its unit; write {text}s")),
-        false => Ok(ns),
+        false => Ok(duration),
     }
 }
 
-/// Parses a time in nanoseconds as [`time_ns`] does, but a number without a unit is in seconds.
+/// Parses a time as [`duration`] does, but a number without a unit is in seconds.
 ///
 /// # Errors
 /// Returns a text that says how to write the value.
-pub fn time_or_seconds_ns(text: &str) -> Result<u64, String> {
-    let mut rest = text.trim();
-    if is_number(rest) {
-        return scaled(rest, SECOND_NS, &TIME);
-    }
+pub fn duration_or_seconds(text: &str) -> Result<Duration, String> {
+    let rest = text.trim();
+    let ns = if is_number(rest) { scaled(rest, SECOND_NS, &TIME)? } else { sum_of_units_ns(rest)? };
+    Ok(Duration::from_nanos(ns))
+}
+
+/// Adds up numbers that each have a unit, such as `1m30s`.
+fn sum_of_units_ns(mut rest: &str) -> Result<u64, String> {
     let mut units = UNITS_OF_TIMES.iter();
     let mut sum_ns = 0u64;
     loop {
@@ -146,8 +153,8 @@ pub fn count_text(count: u64) -> String {
 }
 
 /// Returns a time in its shortest exact form, such as `90s`.
-pub fn time_text(time_ns: u64) -> String {
-    text(time_ns, &UNITS_OF_TIMES)
+pub fn duration_text(duration: Duration) -> String {
+    text(nanoseconds(duration), &UNITS_OF_TIMES)
 }
 
 fn text(number: u64, units: &[(&str, u64)]) -> String {
@@ -292,11 +299,12 @@ mod tests {
             ("2h", 7_200 * SECOND),
             ("1h0.5s250ns", 3_600 * SECOND + SECOND / 2 + 250),
         ] {
-            assert_eq!((time_ns(text), time_or_seconds_ns(text)), (Ok(ns), Ok(ns)), "{text}");
+            let time = Ok(Duration::from_nanos(ns));
+            assert_eq!((duration(text), duration_or_seconds(text)), (time.clone(), time), "{text}");
         }
         for text in ["", "s", ".", "5x", "5min", "-1s", "1e3s", "1m 30s", "1m30", "5S", "1.2.3s"] {
-            assert_eq!(time_ns(text).unwrap_err(), TIME.form, "{text}");
-            assert_eq!(time_or_seconds_ns(text).unwrap_err(), TIME.form, "{text}");
+            assert_eq!(duration(text).unwrap_err(), TIME.form, "{text}");
+            assert_eq!(duration_or_seconds(text).unwrap_err(), TIME.form, "{text}");
         }
         let falls = "write the units of a time from large to small, each once, as in 1m30s";
         for (text, error) in [
@@ -310,16 +318,16 @@ mod tests {
                 "the number does not fit in 64 bits; write a smaller one, such as 10s",
             ),
         ] {
-            assert_eq!(time_ns(text).unwrap_err(), error, "{text}");
+            assert_eq!(duration(text).unwrap_err(), error, "{text}");
         }
     }
 
     #[test]
     fn a_number_alone_is_seconds_for_flags_only() {
         for (text, ns) in [("5", 5 * SECOND), ("0.5", SECOND / 2)] {
-            assert_eq!(time_or_seconds_ns(text), Ok(ns));
+            assert_eq!(duration_or_seconds(text), Ok(Duration::from_nanos(ns)));
             let error = format!("a time needs its unit; write {text}s");
-            assert_eq!(time_ns(text).unwrap_err(), error);
+            assert_eq!(duration(text).unwrap_err(), error);
         }
     }
 
@@ -330,7 +338,8 @@ mod tests {
                 prop_assert_eq!(size_bytes(&size_text(number)), Ok(number));
                 prop_assert_eq!(rate_bytes_per_s(&format!("{}/s", size_text(number))), Ok(number));
                 prop_assert_eq!(count(&count_text(number)), Ok(number));
-                prop_assert_eq!(time_ns(&time_text(number)), Ok(number));
+                let time = Duration::from_nanos(number);
+                prop_assert_eq!(duration(&duration_text(time)), Ok(time));
             }
         }
     }

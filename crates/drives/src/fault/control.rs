@@ -8,9 +8,10 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use millrace_block::{DriverData, Op, Sector, Status};
-use millrace_machine::{debug_fields, lock_unpoisoned};
+use millrace_machine::{debug_fields, lock_unpoisoned, nanoseconds};
 use millrace_random::SplitMix64;
 
 use super::cache::SimulatedCache;
@@ -31,8 +32,8 @@ pub enum Chance {
 pub enum Effect {
     /// The request fails with this status and does not reach the drive.
     Fail(Status),
-    /// The request completes at least this many nanoseconds after it was submitted.
-    Delay(u64),
+    /// The request completes at least this long after it was submitted.
+    Delay(Duration),
     /// The request reaches the drive, and does not complete until it is released.
     Stick,
 }
@@ -228,7 +229,9 @@ impl FaultState {
             match rule.effect {
                 _ if !strikes => {}
                 Effect::Fail(status) => verdict.fails = verdict.fails.or(Some(status)),
-                Effect::Delay(ns) => verdict.delay_ns = verdict.delay_ns.saturating_add(ns),
+                Effect::Delay(delay) => {
+                    verdict.delay_ns = verdict.delay_ns.saturating_add(nanoseconds(delay));
+                }
                 Effect::Stick => verdict.sticks = true,
             }
         }

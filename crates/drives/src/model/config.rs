@@ -4,6 +4,9 @@
 //! not overflow for centuries of virtual time.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_machine::nanoseconds;
 
 use super::controller::ModelController;
 use super::rotating::ModelDisk;
@@ -69,15 +72,15 @@ impl ModelConfig {
             let form = "use a power of two from 4096 to 1048576";
             return Err(format!("model drive: page size is {page}; {form}"));
         }
-        for (name, time_ns) in [
-            ("read time", timing.read_ns),
-            ("write time", timing.write_ns),
-            ("latency", timing.latency_ns),
-            ("read command time", timing.read_command_ns),
-            ("write command time", timing.write_command_ns),
-            ("mean of the tail", timing.tail_ns),
+        for (name, time) in [
+            ("read time", timing.read_time),
+            ("write time", timing.write_time),
+            ("latency", timing.latency),
+            ("read command time", timing.read_command_time),
+            ("write command time", timing.write_command_time),
+            ("mean of the tail", timing.tail),
         ] {
-            range(name, time_ns, 0, LONGEST_NS)?;
+            range(name, nanoseconds(time), 0, LONGEST_NS)?;
         }
         for (name, share) in [("jitter", timing.jitter), ("share of the tail", timing.tail_share)] {
             if !(0.0..=1.0).contains(&share) {
@@ -101,18 +104,17 @@ pub struct ModelTiming {
     /// Number of bytes that a unit reads or writes at a time: its flash page over all planes, 4 KiB
     /// or 4 KiB times a power of two. A smaller I/O occupies a unit for the same time.
     pub page_bytes: u32,
-    /// Time in nanoseconds in which a flash die (one of `units`) reads a page of `page_bytes`.
-    pub read_ns: u64,
-    /// Time in nanoseconds in which a flash die (one of `units`) writes a page of `page_bytes`.
-    pub write_ns: u64,
-    /// Fixed latency in nanoseconds of the controller and of the link in both directions, added to
-    /// every command.
-    pub latency_ns: u64,
+    /// Time in which a flash die (one of `units`) reads a page of `page_bytes`.
+    pub read_time: Duration,
+    /// Time in which a flash die (one of `units`) writes a page of `page_bytes`.
+    pub write_time: Duration,
+    /// Fixed latency of the controller and of the link in both directions, added to every command.
+    pub latency: Duration,
     /// Time for which a read occupies the controller. Its inverse is the maximum number of random
     /// reads in a second.
-    pub read_command_ns: u64,
+    pub read_command_time: Duration,
     /// Time for which any command other than a read occupies the controller.
-    pub write_command_ns: u64,
+    pub write_command_time: Duration,
     /// Maximum bandwidth to the host in bytes per second; 0 for no limit.
     pub read_bytes_per_s: u64,
     /// Maximum bandwidth from the host in bytes per second; 0 for no limit.
@@ -126,8 +128,8 @@ pub struct ModelTiming {
     /// Share of I/Os, 0 to 1, that take an additional, exponentially distributed time in the flash
     /// dies (`units`).
     pub tail_share: f64,
-    /// Mean of the additional time that `tail_share` of the I/Os take, in nanoseconds.
-    pub tail_ns: u64,
+    /// Mean of the additional time that `tail_share` of the I/Os take.
+    pub tail: Duration,
     /// Seed of all random decisions.
     pub seed: u64,
     /// Timing of a rotating disk. If set, the flash timing in the other fields is ignored.
@@ -144,17 +146,17 @@ impl Default for ModelTiming {
         ModelTiming {
             units: 16,
             page_bytes: 4096,
-            read_ns: 80_000,
-            write_ns: 200_000,
-            latency_ns: 10_000,
-            read_command_ns: 0,
-            write_command_ns: 0,
+            read_time: Duration::from_micros(80),
+            write_time: Duration::from_micros(200),
+            latency: Duration::from_micros(10),
+            read_command_time: Duration::ZERO,
+            write_command_time: Duration::ZERO,
             read_bytes_per_s: 0,
             write_bytes_per_s: 0,
             buffer_bytes: 0,
             jitter: 0.0,
             tail_share: 0.0,
-            tail_ns: 0,
+            tail: Duration::ZERO,
             seed: 0,
             disk: None,
         }

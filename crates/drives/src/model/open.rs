@@ -2,7 +2,10 @@
 //!
 //! Keys of the spec override settings of a preset, or the default settings.
 
+use std::time::Duration;
+
 use millrace_block::{Error, ErrorKind, QueueKind};
+use millrace_machine::nanoseconds;
 use millrace_random::mixed;
 
 use super::ModelDriver;
@@ -72,17 +75,17 @@ fn timing_of(spec: &Spec, base: ModelTiming) -> Result<ModelTiming, SpecError> {
     Ok(ModelTiming {
         units: spec.number("units", ModelTiming::UNITS_MAX.into())?.unwrap_or(base.units),
         page_bytes: page.map_or(base.page_bytes, |bytes| u32::try_from(bytes).unwrap_or(u32::MAX)),
-        read_ns: spec.time("read")?.unwrap_or(base.read_ns),
-        write_ns: spec.time("write")?.unwrap_or(base.write_ns),
-        latency_ns: spec.time("latency")?.unwrap_or(base.latency_ns),
-        read_command_ns: spec.time("read-command")?.unwrap_or(base.read_command_ns),
-        write_command_ns: spec.time("write-command")?.unwrap_or(base.write_command_ns),
+        read_time: spec.time("read")?.unwrap_or(base.read_time),
+        write_time: spec.time("write")?.unwrap_or(base.write_time),
+        latency: spec.time("latency")?.unwrap_or(base.latency),
+        read_command_time: spec.time("read-command")?.unwrap_or(base.read_command_time),
+        write_command_time: spec.time("write-command")?.unwrap_or(base.write_command_time),
         read_bytes_per_s: rate("read-bandwidth")?.unwrap_or(base.read_bytes_per_s),
         write_bytes_per_s: rate("write-bandwidth")?.unwrap_or(base.write_bytes_per_s),
         buffer_bytes: spec.read("buffer", size_bytes)?.unwrap_or(base.buffer_bytes),
         jitter: spec.fraction("jitter")?.unwrap_or(base.jitter),
         tail_share: spec.fraction("tail-share")?.unwrap_or(base.tail_share),
-        tail_ns: spec.time("tail")?.unwrap_or(base.tail_ns),
+        tail: spec.time("tail")?.unwrap_or(base.tail),
         seed: spec.seed()?.unwrap_or(base.seed),
         disk: base.disk,
     })
@@ -94,7 +97,7 @@ const FLASH_KEYS: &str = "units page read write latency read-command write-comma
 fn controller_of(spec: &Spec) -> Result<Option<std::sync::Arc<ModelController>>, SpecError> {
     let tags = spec.number("controller-tags", 1 << 20)?;
     let bytes_per_s = spec.read("controller-bandwidth", rate_bytes_per_s)?;
-    let command_ns = spec.time("controller-command")?;
+    let command_time = spec.time("controller-command")?;
     let Some(name) = spec.get("controller") else {
         let lone = spec.first_of("controller-tags controller-bandwidth controller-command");
         return lone.map_or(Ok(None), |key| Err(spec.invalid(key, "it needs controller=NAME")));
@@ -102,7 +105,7 @@ fn controller_of(spec: &Spec) -> Result<Option<std::sync::Arc<ModelController>>,
     let found = ModelController::named(name, |limits| {
         limits.tags = tags.unwrap_or(limits.tags);
         limits.bytes_per_s = bytes_per_s.unwrap_or(limits.bytes_per_s);
-        limits.command_ns = command_ns.unwrap_or(limits.command_ns);
+        limits.command_ns = command_time.map_or(limits.command_ns, nanoseconds);
     });
     found.map(Some).map_err(|known| {
         let ControllerLimits { tags, bytes_per_s, command_ns } = known.limits;
@@ -132,13 +135,13 @@ const APART_NS: u64 = 100_000_000_000;
 /// 1 s, so each sample I/O finds the disk at a random angle.
 const MORE_NS: u64 = 1_000_000_000;
 
-/// Median times of a 4 KiB read and write on an idle drive, in nanoseconds.
+/// Median times of a 4 KiB read and write on an idle drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UsualTimes {
     /// Median time of a read.
-    pub read_ns: u64,
+    pub read: Duration,
     /// Median time of a write.
-    pub write_ns: u64,
+    pub write: Duration,
 }
 
 impl UsualTimes {
@@ -153,9 +156,9 @@ impl UsualTimes {
             };
             let mut times: Vec<u64> = (1..=TRIES as u64).map(time_ns).collect();
             times.sort_unstable();
-            times[TRIES / 2]
+            Duration::from_nanos(times[TRIES / 2])
         };
-        UsualTimes { read_ns: median(ModelIoKind::Read), write_ns: median(ModelIoKind::Write) }
+        UsualTimes { read: median(ModelIoKind::Read), write: median(ModelIoKind::Write) }
     }
 }
 
@@ -163,6 +166,10 @@ impl UsualTimes {
 mod tests {
     use super::*;
     use crate::model::model_presets;
+
+    fn us(number: u64) -> Duration {
+        Duration::from_micros(number)
+    }
 
     fn config(text: &str) -> ModelConfig {
         config_of(&text.parse().unwrap()).unwrap()
@@ -176,7 +183,7 @@ mod tests {
     fn keys_override_their_preset_and_nothing_else() {
         let (plain, changed) =
             (config("model:preset=950pro"), config("model:preset=950pro,read=1us"));
-        let expected = ModelTiming { read_ns: 1_000, ..plain.timing.clone() };
+        let expected = ModelTiming { read_time: us(1), ..plain.timing.clone() };
         assert_eq!((changed.timing, changed.depth), (expected, plain.depth));
     }
 
@@ -194,17 +201,17 @@ mod tests {
         let expected = ModelTiming {
             units: 7,
             page_bytes: 16 << 10,
-            read_ns: 1_000,
-            write_ns: 2_000,
-            latency_ns: 3_000,
-            read_command_ns: 4_000,
-            write_command_ns: 5_000,
+            read_time: us(1),
+            write_time: us(2),
+            latency: us(3),
+            read_command_time: us(4),
+            write_command_time: us(5),
             read_bytes_per_s: 6_000_000,
             write_bytes_per_s: 7 << 10,
             buffer_bytes: 8 << 10,
             jitter: 0.5,
             tail_share: 0.25,
-            tail_ns: 9_000,
+            tail: us(9),
             seed: 10,
             disk: None,
         };
@@ -253,11 +260,11 @@ mod tests {
         for preset in model_presets() {
             let config = preset.config();
             let usual = UsualTimes::of(&config.timing, config.size_bytes);
-            let near = |found: u64, stated: u64| found.abs_diff(stated) <= stated / 4;
-            let (read_ns, write_ns) = preset.latency_ns;
+            let near = |found: Duration, stated: Duration| found.abs_diff(stated) <= stated / 4;
+            let (read, write) = preset.latency;
             let name = preset.name;
-            assert!(near(usual.read_ns, read_ns), "{name}: {usual:?}, {:?}", preset.latency_ns);
-            assert!(near(usual.write_ns, write_ns), "{name}: {usual:?}, {:?}", preset.latency_ns);
+            assert!(near(usual.read, read), "{name}: {usual:?}, {:?}", preset.latency);
+            assert!(near(usual.write, write), "{name}: {usual:?}, {:?}", preset.latency);
         }
     }
 }

@@ -17,6 +17,8 @@
 //! guesses; Western Digital's OEM specification of the Ultrastar DC HC310 (seeks and rotation; its
 //! rate, a mean over the zones, is a guess).
 
+use std::time::Duration;
+
 use super::config::{ModelConfig, ModelTiming};
 use super::rotating::ModelDisk;
 
@@ -33,16 +35,16 @@ pub struct ModelPreset {
     pub depth: u32,
     /// Sequential read and write bandwidth, in bytes per second.
     pub bytes_per_s: (u64, u64),
-    /// Latency of a single random 4 KiB read and write, in nanoseconds.
-    pub latency_ns: (u64, u64),
+    /// Latency of a single random 4 KiB read and write.
+    pub latency: (Duration, Duration),
     size_bytes: u64,
     queues: u16,
     queue_depth: u32,
     /// Number of dies, and bytes of a flash page over all planes of a die.
     dies: (u32, u32),
-    read_ns: u64,
-    write_ns: u64,
-    fixed_ns: u64,
+    read_time: Duration,
+    write_time: Duration,
+    fixed_latency: Duration,
     buffer_bytes: u64,
     disk: Option<ModelDisk>,
 }
@@ -51,20 +53,24 @@ const MB: u64 = 1_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 const GB: u64 = 1_000 * MB;
 
+const fn ns(number: u64) -> Duration {
+    Duration::from_nanos(number)
+}
+
 const EVO_850: ModelPreset = ModelPreset {
     name: "850evo",
     about: "SATA, TLC with an SLC cache: Samsung 850 EVO 500 GB class",
     random_iops: (98_000, 90_000),
     depth: 32,
     bytes_per_s: (540 * MB, 520 * MB),
-    latency_ns: (97_800, 26_000),
+    latency: (ns(97_800), ns(26_000)),
     size_bytes: 500 * GB,
     queues: 1,
     queue_depth: 32,
     dies: (32, 4096),
-    read_ns: 73_000,
-    write_ns: 160_000,
-    fixed_ns: 7_000,
+    read_time: ns(73_000),
+    write_time: ns(160_000),
+    fixed_latency: ns(7_000),
     buffer_bytes: 32 << 20,
     disk: None,
 };
@@ -75,14 +81,14 @@ const PRO_950: ModelPreset = ModelPreset {
     random_iops: (300_000, 110_000),
     depth: 128,
     bytes_per_s: (2_500 * MB, 1_500 * MB),
-    latency_ns: (83_000, 22_800),
+    latency: (ns(83_000), ns(22_800)),
     size_bytes: 512 * GB,
     queues: 8,
     queue_depth: 1024,
     dies: (32, 16_384),
-    read_ns: 67_000,
-    write_ns: 300_000,
-    fixed_ns: 11_000,
+    read_time: ns(67_000),
+    write_time: ns(300_000),
+    fixed_latency: ns(11_000),
     buffer_bytes: 64 << 20,
     disk: None,
 };
@@ -99,14 +105,14 @@ const INTEL_520: ModelPreset = ModelPreset {
     random_iops: (50_000, 42_000),
     depth: 32,
     bytes_per_s: (550 * MB, 520 * MB),
-    latency_ns: (185_400, 104_700),
+    latency: (ns(185_400), ns(104_700)),
     size_bytes: 120 * GB,
     queues: 1,
     queue_depth: 32,
     dies: (16, 16_384),
-    read_ns: 155_000,
-    write_ns: 70_000,
-    fixed_ns: 3_000,
+    read_time: ns(155_000),
+    write_time: ns(70_000),
+    fixed_latency: ns(3_000),
     buffer_bytes: 0,
     disk: None,
 };
@@ -118,21 +124,21 @@ const HDD_7200: ModelPreset = ModelPreset {
     random_iops: (86, 81),
     depth: 32,
     bytes_per_s: (200 * MB, 200 * MB),
-    latency_ns: (11_590_000, 12_390_000),
+    latency: (ns(11_590_000), ns(12_390_000)),
     size_bytes: 6_000 * GB,
     queues: 1,
     queue_depth: 1,
     dies: (1, 4096),
-    read_ns: 0,
-    write_ns: 0,
-    fixed_ns: 0,
+    read_time: ns(0),
+    write_time: ns(0),
+    fixed_latency: ns(0),
     buffer_bytes: 0,
     disk: Some(ModelDisk {
         stroke_bytes: 6_000 * GB,
         rpm: 7_200,
         bytes_per_s: 200 * MB,
-        track_seek_ns: (230_000, 320_000),
-        average_seek_ns: (7_400_000, 8_200_000),
+        track_seek: (ns(230_000), ns(320_000)),
+        average_seek: (ns(7_400_000), ns(8_200_000)),
     }),
 };
 
@@ -144,7 +150,7 @@ const PRESETS: [ModelPreset; 9] = [
         name: "520-sata2",
         about: "the Intel 520 on a SATA II link, as in the machine of the paper [FALCON]",
         bytes_per_s: (275 * MB, 275 * MB),
-        latency_ns: (192_900, 111_700),
+        latency: (ns(192_900), ns(111_700)),
         ..INTEL_520
     },
     ModelPreset {
@@ -153,20 +159,20 @@ const PRESETS: [ModelPreset; 9] = [
         random_iops: (700_000, 340_000),
         depth: 128,
         bytes_per_s: (3_000 * MB, 1_400 * MB),
-        latency_ns: (92_000, 15_900),
+        latency: (ns(92_000), ns(15_900)),
         size_bytes: 1_500 * GB,
         queues: 32,
         dies: (256, 4096),
-        read_ns: 79_200,
-        fixed_ns: 10_000,
-        write_ns: 600_000,
+        read_time: ns(79_200),
+        fixed_latency: ns(10_000),
+        write_time: ns(600_000),
         ..PRO_950
     },
     ModelPreset {
         name: "walk-nvme",
         about: "an NVMe drive with the read latency that the paper [WALK] gives; everything else as 950pro",
-        latency_ns: (25_300, 22_800),
-        read_ns: 9_300,
+        latency: (ns(25_300), ns(22_800)),
+        read_time: ns(9_300),
         ..PRO_950
     },
     ModelPreset {
@@ -175,14 +181,14 @@ const PRESETS: [ModelPreset; 9] = [
         random_iops: (1_500_000, 1_350_000),
         depth: 128,
         bytes_per_s: (7_200 * MB, 6_100 * MB),
-        latency_ns: (5_700, 5_900),
+        latency: (ns(5_700), ns(5_900)),
         size_bytes: 800 * GB,
         queues: 128,
         queue_depth: 4096,
         dies: (56, 4096),
-        read_ns: 2_000,
-        write_ns: 2_000,
-        fixed_ns: 2_500,
+        read_time: ns(2_000),
+        write_time: ns(2_000),
+        fixed_latency: ns(2_500),
         buffer_bytes: 0,
         disk: None,
     },
@@ -195,14 +201,14 @@ const PRESETS: [ModelPreset; 9] = [
         // figure 6.13. Seeks of writes and to the next track are assumptions.
         random_iops: (127, 119),
         bytes_per_s: (36 * MB, 36 * MB),
-        latency_ns: (7_900_000, 8_400_000),
+        latency: (ns(7_900_000), ns(8_400_000)),
         size_bytes: 36 * GB,
         disk: Some(ModelDisk {
             stroke_bytes: 36 * GB,
             rpm: 10_000,
             bytes_per_s: 36 * MB,
-            track_seek_ns: (600_000, 900_000),
-            average_seek_ns: (4_900_000, 5_400_000),
+            track_seek: (ns(600_000), ns(900_000)),
+            average_seek: (ns(4_900_000), ns(5_400_000)),
         }),
         ..HDD_7200
     },
@@ -225,11 +231,11 @@ impl ModelPreset {
             timing: ModelTiming {
                 units: self.dies.0,
                 page_bytes: self.dies.1,
-                read_ns: self.read_ns,
-                write_ns: self.write_ns,
-                latency_ns: self.fixed_ns,
-                read_command_ns: SECOND_NS / self.random_iops.0,
-                write_command_ns: SECOND_NS / self.random_iops.1,
+                read_time: self.read_time,
+                write_time: self.write_time,
+                latency: self.fixed_latency,
+                read_command_time: ns(SECOND_NS / self.random_iops.0),
+                write_command_time: ns(SECOND_NS / self.random_iops.1),
                 read_bytes_per_s: self.bytes_per_s.0,
                 write_bytes_per_s: self.bytes_per_s.1,
                 buffer_bytes: self.buffer_bytes,

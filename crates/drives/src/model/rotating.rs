@@ -10,6 +10,10 @@
 //! disk. Pure arithmetic, called by timing.rs. Source: Ruemmler and Wilkes, "An introduction to
 //! disk drive modeling", 1994.
 
+use std::time::Duration;
+
+use millrace_machine::nanoseconds;
+
 use super::link::{ModelIo, ModelIoKind, transfer_ns};
 
 /// Timing of a simulated rotating disk.
@@ -21,21 +25,25 @@ pub struct ModelDisk {
     pub rpm: u32,
     /// Transfer rate from or to the medium in bytes per second, 1 MB or more.
     pub bytes_per_s: u64,
-    /// Time of a seek to the next track in nanoseconds: for reads, and for all other I/Os.
-    pub track_seek_ns: (u64, u64),
-    /// Mean time of a seek between two random positions in nanoseconds: for reads, and for all
-    /// other I/Os.
-    pub average_seek_ns: (u64, u64),
+    /// Time of a seek to the next track: for reads, and for all other I/Os.
+    pub track_seek: (Duration, Duration),
+    /// Mean time of a seek between two random positions: for reads, and for all other I/Os.
+    pub average_seek: (Duration, Duration),
 }
 
+const SECOND: Duration = Duration::from_secs(1);
 const SECOND_NS: u64 = 1_000_000_000;
 /// Mean of the square root of the distance between two random points on a line of length 1.
 const MEAN_ROOT: f64 = 8.0 / 15.0;
 
 impl ModelDisk {
-    /// Returns the time of a revolution, in nanoseconds.
+    /// Returns the time of a revolution.
     #[must_use]
-    pub fn revolution_ns(&self) -> u64 {
+    pub fn revolution(&self) -> Duration {
+        Duration::from_nanos(self.revolution_ns())
+    }
+
+    fn revolution_ns(&self) -> u64 {
         60 * SECOND_NS / u64::from(self.rpm.max(1))
     }
 
@@ -44,12 +52,12 @@ impl ModelDisk {
     }
 
     pub(super) fn validate(&self) -> Result<(), String> {
-        let ordered = |track_ns: u64, average_ns| track_ns <= average_ns && average_ns <= SECOND_NS;
+        let ordered = |track: Duration, average| track <= average && average <= SECOND;
         let is_sound = self.stroke_bytes >= 1 << 20
             && (1_000..=60_000).contains(&self.rpm)
             && self.bytes_per_s >= 1_000_000
-            && ordered(self.track_seek_ns.0, self.average_seek_ns.0)
-            && ordered(self.track_seek_ns.1, self.average_seek_ns.1);
+            && ordered(self.track_seek.0, self.average_seek.0)
+            && ordered(self.track_seek.1, self.average_seek.1);
         if is_sound {
             return Ok(());
         }
@@ -95,7 +103,7 @@ impl RotatingDisk {
         let track_sectors = self.disk.track_sectors();
         let (track, within) = (io.sector / track_sectors, io.sector % track_sectors);
         // Angles of the sector and of the head, as times since the start of the revolution.
-        let skew_ns = track % revolution_ns * (self.disk.track_seek_ns.0 % revolution_ns);
+        let skew_ns = track % revolution_ns * (nanoseconds(self.disk.track_seek.0) % revolution_ns);
         let lies_ns = (within * revolution_ns / track_sectors + skew_ns) % revolution_ns;
         let head_ns = arrived_ns % revolution_ns;
         arrived_ns + (lies_ns + revolution_ns - head_ns) % revolution_ns
@@ -107,15 +115,15 @@ impl RotatingDisk {
         if distance == 0 {
             return 0;
         }
-        let (track_ns, average_ns) = match io.kind {
-            ModelIoKind::Read => (self.disk.track_seek_ns.0, self.disk.average_seek_ns.0),
-            _ => (self.disk.track_seek_ns.1, self.disk.average_seek_ns.1),
+        let (track, average) = match io.kind {
+            ModelIoKind::Read => (self.disk.track_seek.0, self.disk.average_seek.0),
+            _ => (self.disk.track_seek.1, self.disk.average_seek.1),
         };
         let tracks = (self.disk.stroke_bytes >> 9) / track_sectors;
         let part = ((distance - 1) as f64 / tracks.max(1) as f64).min(1.0);
         // Difference between the longest seek and a seek to the next track.
-        let more_ns = (average_ns - track_ns) as f64 / MEAN_ROOT;
-        track_ns + (more_ns * part.sqrt()) as u64
+        let more_ns = nanoseconds(average - track) as f64 / MEAN_ROOT;
+        nanoseconds(track) + (more_ns * part.sqrt()) as u64
     }
 }
 
@@ -123,12 +131,16 @@ impl RotatingDisk {
 mod tests {
     use super::*;
 
+    const fn ms(number: u64) -> Duration {
+        Duration::from_millis(number)
+    }
+
     const DISK: ModelDisk = ModelDisk {
         stroke_bytes: 1_000_000_000_000,
         rpm: 6_000,
         bytes_per_s: 51_200_000,
-        track_seek_ns: (1_000_000, 2_000_000),
-        average_seek_ns: (9_000_000, 10_000_000),
+        track_seek: (ms(1), ms(2)),
+        average_seek: (ms(9), ms(10)),
     };
     const REVOLUTION_NS: u64 = 10_000_000;
     /// Sectors of a track: 51.2 MB/s for 10 ms.
@@ -197,9 +209,9 @@ mod tests {
             ModelDisk { rpm: 0, ..DISK },
             ModelDisk { stroke_bytes: 0, ..DISK },
             ModelDisk { bytes_per_s: 0, ..DISK },
-            ModelDisk { track_seek_ns: (10_000_000, 2), ..DISK },
-            ModelDisk { average_seek_ns: (9_000_000, 1), ..DISK },
-            ModelDisk { average_seek_ns: (9_000_000, 2_000_000_000), ..DISK },
+            ModelDisk { track_seek: (ms(10), ms(0)), ..DISK },
+            ModelDisk { average_seek: (ms(9), ms(0)), ..DISK },
+            ModelDisk { average_seek: (ms(9), ms(2_000)), ..DISK },
         ] {
             let text = wrong.validate().unwrap_err();
             assert!(text.contains("is out of range"), "{text}");

@@ -9,6 +9,9 @@
 //! others. Programming buffered writes does not delay reads, because controllers suspend it for
 //! reads.
 
+use std::time::Duration;
+
+use millrace_machine::nanoseconds;
 use millrace_random::{SplitMix64, mixed};
 
 use super::config::ModelTiming;
@@ -58,14 +61,16 @@ impl ServiceTiming {
             return shared.end_ns(disk.submit(now_ns, io));
         }
         let transfer = self.link.book(now_ns, io).with(shared);
-        let command_ns = match io.kind {
-            ModelIoKind::Read => self.config.read_command_ns,
-            _ => self.config.write_command_ns,
+        let command_time = match io.kind {
+            ModelIoKind::Read => self.config.read_command_time,
+            _ => self.config.write_command_time,
         };
-        self.command_free_ns = self.command_free_ns.max(now_ns) + command_ns;
-        let arrived_ns = self.command_free_ns + self.config.latency_ns;
+        self.command_free_ns = self.command_free_ns.max(now_ns) + nanoseconds(command_time);
+        let arrived_ns = self.command_free_ns + nanoseconds(self.config.latency);
         match io.kind {
-            ModelIoKind::Read => transfer.end_ns(self.occupy(arrived_ns, io, self.config.read_ns)),
+            ModelIoKind::Read => {
+                transfer.end_ns(self.occupy(arrived_ns, io, self.config.read_time))
+            }
             ModelIoKind::Write | ModelIoKind::DurableWrite => {
                 self.write(transfer.end_ns(arrived_ns), io)
             }
@@ -77,21 +82,21 @@ impl ServiceTiming {
     fn write(&mut self, here_ns: u64, io: ModelIo) -> u64 {
         let buffer = self.config.buffer_bytes;
         if buffer == 0 {
-            let done_ns = self.occupy(here_ns, io, self.config.write_ns);
+            let done_ns = self.occupy(here_ns, io, self.config.write_time);
             self.drained_ns = self.drained_ns.max(done_ns);
             return done_ns;
         }
         // Buffered blocks are combined into whole pages, even if they are far apart on the drive.
         let blocks = pieces_of(io, BLOCK_SECTORS).1;
         let at_once = self.blocks_at_once();
-        let work_ns = blocks * self.vary(self.config.write_ns) / at_once;
+        let work_ns = blocks * self.vary(self.config.write_time) / at_once;
         self.drained_ns = self.drained_ns.max(here_ns) + work_ns;
         if io.kind == ModelIoKind::DurableWrite {
             return self.drained_ns;
         }
         // A write waits while the write buffer is full, that is, while the flash dies need more
         // than `most_behind_ns` to write the buffered data.
-        let most_behind_ns = (buffer >> 12).max(1) * self.config.write_ns / at_once;
+        let most_behind_ns = (buffer >> 12).max(1) * nanoseconds(self.config.write_time) / at_once;
         here_ns.max(self.drained_ns.saturating_sub(most_behind_ns))
     }
 
@@ -101,9 +106,9 @@ impl ServiceTiming {
         u64::from(self.config.units) * (u64::from(self.config.page_bytes) >> 12)
     }
 
-    fn occupy(&mut self, from_ns: u64, io: ModelIo, page_ns: u64) -> u64 {
+    fn occupy(&mut self, from_ns: u64, io: ModelIo, page_time: Duration) -> u64 {
         let (first, pages) = pieces_of(io, u64::from(self.config.page_bytes) >> 9);
-        let page_ns = self.vary(page_ns);
+        let page_ns = self.vary(page_time);
         let units = self.units_free_ns.len() as u64;
         let start = mixed(first) % units;
         let mut last_ns = from_ns;
@@ -116,15 +121,16 @@ impl ServiceTiming {
         last_ns
     }
 
-    fn vary(&mut self, base_ns: u64) -> u64 {
-        let mut time_ns = base_ns;
+    fn vary(&mut self, base: Duration) -> u64 {
+        let mut time_ns = nanoseconds(base);
         if self.config.jitter > 0.0 {
             let factor = 1.0 + self.config.jitter * (2.0 * self.random.fraction() - 1.0);
-            time_ns = (base_ns as f64 * factor) as u64;
+            time_ns = (time_ns as f64 * factor) as u64;
         }
         if self.config.tail_share > 0.0 && self.random.fraction() < self.config.tail_share {
             // 1 - fraction is never 0, so the logarithm is finite.
-            time_ns += (-(1.0 - self.random.fraction()).ln() * self.config.tail_ns as f64) as u64;
+            time_ns += (-(1.0 - self.random.fraction()).ln() * nanoseconds(self.config.tail) as f64)
+                as u64;
         }
         time_ns
     }

@@ -3,8 +3,6 @@
 //!
 //! No file is read and no server is contacted. Errors name the key and its value.
 
-use std::time::Duration;
-
 use millrace_block::{Error, ErrorKind, QueueKind};
 use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::ClientSession;
@@ -38,7 +36,7 @@ fn config_of(spec: &Spec) -> Result<NbdConfig, SpecError> {
     Ok(NbdConfig {
         connections: spec.number("connections", CONNECTIONS_MAX)?,
         depth: spec.depth()?.unwrap_or(default.depth),
-        reconnect: spec.time("reconnect")?.map_or(default.reconnect, Duration::from_nanos),
+        reconnect: spec.time("reconnect")?.unwrap_or(default.reconnect),
         write_through: spec.switch("write-through")?.unwrap_or(default.write_through),
         on_server_restart: spec.choice("on-server-restart", &restart)?.unwrap_or_default(),
         read_only: spec.switch("read-only")?.unwrap_or(default.read_only),

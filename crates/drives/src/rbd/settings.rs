@@ -5,7 +5,6 @@
 use millrace_block::QueueKind;
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
 
 use super::open::look;
 use super::{RbdConfig, RbdDriver, library};
@@ -39,7 +38,7 @@ fn config_of(spec: &Spec) -> Result<RbdConfig, SpecError> {
     let Some(image) = image else { return Err(spec.missing("image")) };
     let path = |text: &str| (!text.is_empty() && !text.contains('\0')).then(|| text.into());
     let user = name(spec, "id")?.unwrap_or(default.user);
-    let connect = spec.time("connect")?.map_or(default.connect, Duration::from_nanos);
+    let connect = spec.time("connect")?.unwrap_or(default.connect);
     if connect.is_zero() {
         return Err(spec.invalid("connect", "write a time above 0, as in 60s"));
     }
@@ -124,6 +123,8 @@ impl fmt::Display for ImageName {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn config(text: &str) -> Result<RbdConfig, SpecError> {

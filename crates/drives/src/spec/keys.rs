@@ -3,13 +3,14 @@
 //! Errors name the driver and the key, with a hint.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use super::{Spec, SpecError};
-use crate::common::units::{size_bytes, time_ns};
+use crate::common::units::{duration, size_bytes};
 use crate::common::words::any_of;
 
 /// Maximum time that a key accepts, in nanoseconds: an hour, so that sums never overflow.
-const TIME_NS_MAX: u64 = 3_600_000_000_000;
+const TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// Value of a key; `None` if the spec does not give the key.
 type KeyResult<T> = Result<Option<T>, SpecError>;
@@ -56,9 +57,9 @@ impl Spec {
         })
     }
 
-    pub(crate) fn time(&self, key: &str) -> KeyResult<u64> {
-        self.read(key, |text| match time_ns(text)? {
-            time_ns if time_ns <= TIME_NS_MAX => Ok(time_ns),
+    pub(crate) fn time(&self, key: &str) -> KeyResult<Duration> {
+        self.read(key, |text| match duration(text)? {
+            time if time <= TIME_MAX => Ok(time),
             _ => Err("write a time up to 1h, such as 10us".to_owned()),
         })
     }

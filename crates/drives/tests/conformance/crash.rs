@@ -1,5 +1,7 @@
 //! Power cuts: flushed and FUA data survive, and every other sector holds an old or a new version.
 
+use std::time::Duration;
+
 use millrace_block::{Bio, Buffer, OpFlags, Status};
 use millrace_drives::{Effect, FaultRule};
 
@@ -139,7 +141,7 @@ fn cut_power(plan: Plan, cuts: u64, seed: u64) -> u64 {
     let mut rig = Rig::new(&plan.stripe(2, 8));
     for fault in &rig.drives.faults {
         // The delay keeps some bios in flight at each cut.
-        let slow = FaultRule::always(Effect::Delay(30_000));
+        let slow = FaultRule::always(Effect::Delay(Duration::from_nanos(30_000)));
         fault.add_rule(slow.with_chance(millrace_drives::Chance::Rate(0.3)));
     }
     let (mut checker, mut lost) = (Checker::new(seed), 0);
@@ -195,7 +197,8 @@ fn unflushed_writes_are_lost_in_part_and_flushed_ones_are_not() {
 fn bios_in_flight_at_a_cut_fail() {
     for plan in plans(&[Kind::FaultVolatile]) {
         let mut rig = Rig::new(&plan);
-        rig.drives.faults[0].add_rule(FaultRule::always(Effect::Delay(100_000_000)));
+        rig.drives.faults[0]
+            .add_rule(FaultRule::always(Effect::Delay(Duration::from_nanos(100_000_000))));
         rig.submit(Bio::write(0, Buffer::new(4096)));
         rig.submit(Bio::flush());
         rig.step(0);

@@ -103,7 +103,7 @@ fn drive_that_dies_with_io_in_flight_answers_it_with_offline() {
 fn latency_is_kept_and_does_not_block_others() {
     side_by_side(&FAULTY, |plan| {
         let mut rig = Rig::new(&plan);
-        let rule = FaultRule::always(Effect::Delay(200_000_000)).within(0..8);
+        let rule = FaultRule::always(Effect::Delay(Duration::from_nanos(200_000_000))).within(0..8);
         rig.drives.faults[0].add_rule(rule);
         let start_ns = Native::now();
         rig.submit(Bio::read(0, Buffer::new(512)).with_user_data(0));
@@ -165,7 +165,7 @@ fn channel_dropped_with_io_in_flight_waits_for_it() {
     for plan in plans(&[Kind::FaultRam, Kind::FaultVolatile, Kind::Ram]) {
         let mut rig = Rig::new(&plan);
         for fault in &rig.drives.faults {
-            fault.add_rule(FaultRule::always(Effect::Delay(2_000_000)));
+            fault.add_rule(FaultRule::always(Effect::Delay(Duration::from_nanos(2_000_000))));
         }
         for n in 0..50 {
             rig.submit(Bio::write(n * 16, buffer_of(&pattern(n * 16, 4096, 1))));

@@ -1,6 +1,7 @@
 //! Holes that drives report: no hole where a read would find data or might fail.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use millrace_block::baseline::Stack;
 use millrace_block::{Bio, Extent, Op, OpFlags};
@@ -79,7 +80,9 @@ fn drive_with_a_fault_shows_no_holes_so_that_reads_meet_it() {
         fault.revive();
         assert_eq!(seen(), [true; 3]);
         // A rule of any kind has this effect, whichever reads it matches.
-        fault.add_rule(FaultRule::always(Effect::Delay(1)).on(Op::Read).within(9..10));
+        fault.add_rule(
+            FaultRule::always(Effect::Delay(Duration::from_nanos(1))).on(Op::Read).within(9..10),
+        );
         assert_eq!(seen(), [true, false, false], "late");
         fault.clear_rules();
         assert_eq!(seen(), [true; 3]);

@@ -569,7 +569,9 @@ fn base_is_reported_after_all_answers_and_the_ring_resumes() {
         let export = Export::of(backend, &[volume], |_| {});
         let mut guest = export.guest();
         for round in 0..5u16 {
-            control.add_rule(FaultRule::always(Effect::Delay(30_000_000)).on(Op::Write));
+            control.add_rule(
+                FaultRule::always(Effect::Delay(Duration::from_nanos(30_000_000))).on(Op::Write),
+            );
             for slot in 0..16 {
                 let at = (guest.data + 8192 * u64::from(slot), 4096);
                 guest.submit(0, slot, (OUT, 64 * u64::from(slot)), at);

@@ -127,7 +127,7 @@ fn what_is_done_again_may_be_done_again_once_more() {
 fn stopped_device_answers_requests_in_flight_and_is_idle() {
     for backend in BACKENDS {
         let (volume, control) = faulty(SPEC, FaultCache::Inner);
-        control.add_rule(FaultRule::always(Effect::Delay(1_000_000_000)));
+        control.add_rule(FaultRule::always(Effect::Delay(Duration::from_nanos(1_000_000_000))));
         let export = Export::of(backend, &[volume], |_| {});
         let (mut guest, inflight) = tracked(&export);
         (0..8).for_each(|slot| write(&mut guest, 0, slot));

@@ -324,7 +324,7 @@ fn build(scenario: &Scenario, shared_oracle: &SharedOracle) -> Arc<Volume<Simula
                 // A thread waits 0, 1 or 2 us, depending on the seed, for a busy hardware queue.
                 inside: match layer.each {
                     true => Inside::Each,
-                    false => Inside::One { wait_ns: scenario.seed % 3 * 1_000 },
+                    false => Inside::One { wait: Duration::from_micros(scenario.seed % 3) },
                 },
                 ..Stack::from(layer.stack).into()
             },

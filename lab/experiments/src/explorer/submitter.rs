@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use millrace_block::{
     Bio, Channel, ChannelConfig, Completion, Disk, IoThread, Op, QueueKind, Reject, Stamp, Status,
@@ -22,7 +23,6 @@ use super::oracle_lock::lock_oracle;
 use super::random::Random;
 use super::scenario::{ChannelSpec, Scenario};
 use super::sharing::GroupEnds;
-use super::time::NS_PER_US;
 use super::workers::WorkerHandle;
 use super::workload::{OwnedPieces, Workload, found};
 
@@ -162,7 +162,7 @@ impl Submitter {
         let mut channel = Channel::open(&self.state.volume, config).expect(
             "Channel::open must succeed on an I/O thread, or if any thread may use the queues",
         );
-        channel.set_drain_ns(u64::from(self.spec.drain_us) * NS_PER_US);
+        channel.set_drain_timeout(Duration::from_micros(self.spec.drain_us.into()));
         channel
     }
 

@@ -6,6 +6,7 @@
 //! if there are fewer workers. A worker that leaves drops its `Worker` with all I/O in flight.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use millrace_block::{IoThread, WORKER_SPIN_NS, Worker};
 use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Thread, Word};
@@ -86,7 +87,7 @@ fn work(state: &RunState, number: usize, up: &SimWord) {
             );
         }
         up.fetch_add(1, Order::AcqRel);
-        worker.run(&handle.leave, WORKER_SPIN_NS);
+        worker.run(&handle.leave, Duration::from_nanos(WORKER_SPIN_NS));
         drop(worker);
         let back_us = handle.leave.swap(0, Order::AcqRel) - 1;
         let back_ns = Simulated::now() + back_us * NS_PER_US;

@@ -3,6 +3,8 @@
 //! The end of a page lists these inputs beside the machines' constants. The values of drives come
 //! from the drives' presets; `DriveOrigins` names the sources of these values.
 
+use std::time::Duration;
+
 use millrace_drives::{ModelPreset, model_presets};
 
 use serde::Deserialize;
@@ -44,22 +46,22 @@ impl Given {
 fn drive(preset: &ModelPreset, of: &DriveOrigins) -> [Constant; 4] {
     let timing = preset.config().timing;
     let (rates, depth, bytes) = (preset.random_iops, preset.depth, preset.bytes_per_s);
-    let us = |ns: u64| ns as f64 / 1e3;
+    let us = |time: Duration| time.as_nanos() as f64 / 1e3;
     let inside = match timing.disk {
         Some(disk) => format!(
             "{} rpm; a seek takes {} us to the next track, {} us on average",
             disk.rpm,
-            us(disk.track_seek_ns.0),
-            us(disk.average_seek_ns.0)
+            us(disk.track_seek.0),
+            us(disk.average_seek.0)
         ),
         None => format!(
             "{} dies, a page of {} KiB read in {} us, written in {} us; each I/O takes {} us more; \
              write buffer of {} MiB",
             timing.units,
             timing.page_bytes >> 10,
-            us(timing.read_ns),
-            us(timing.write_ns),
-            us(timing.latency_ns),
+            us(timing.read_time),
+            us(timing.write_time),
+            us(timing.latency),
             timing.buffer_bytes >> 20
         ),
     };
@@ -76,7 +78,7 @@ fn drive(preset: &ModelPreset, of: &DriveOrigins) -> [Constant; 4] {
         ),
         (
             "latencies of reads, writes at queue depth 1",
-            format!("{}, {} us", us(preset.latency_ns.0), us(preset.latency_ns.1)),
+            format!("{}, {} us", us(preset.latency.0), us(preset.latency.1)),
             of.latency.as_str(),
         ),
     ]

@@ -6,6 +6,7 @@
 //! a worker if there are more drives than CPUs.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use millrace_block::{Disk, IoThread, WORKER_SPIN_NS, Worker};
 use millrace_machine::{Doorbell, Machine, Order, Parker, Word};
@@ -44,7 +45,7 @@ impl<M: Machine> Workers<M> {
                     worker.serve(disk).expect("the disk's driver opens every queue");
                 }
                 up.fetch_add(1, Order::SeqCst);
-                worker.run(&stop, WORKER_SPIN_NS);
+                worker.run(&stop, Duration::from_nanos(WORKER_SPIN_NS));
             });
             workers.threads.push(M::spawn(&format!("worker-{number}"), Some(cpu), body));
             workers.bells.push(bell);

@@ -7,8 +7,9 @@
 //! Kernel counterpart: `io_request_lock` of 2.4, `queue_lock` since 2.5.
 
 use alloc::sync::Arc;
+use core::time::Duration;
 
-use millrace_machine::{Lock, Machine, debug_fields};
+use millrace_machine::{Lock, Machine, debug_fields, nanoseconds};
 
 use crate::queue::LockGuard;
 
@@ -29,10 +30,10 @@ pub enum Stack {
 pub enum Inside {
     /// One thread at a time serves the queue; a thread that finds it busy leaves its work there.
     One {
-        /// Nanoseconds that a submitter waits for the queue to be free, before it leaves its batch
+        /// Time for which a submitter waits for the queue to be free, before it leaves its batch
         /// to the serving thread; 0 for no wait. The wait is worth its time: serving usually takes
         /// less than 2 us, and threads are faster if each serves its own batch.
-        wait_ns: u64,
+        wait: Duration,
     },
     /// All threads that have work for the queue serve it at the same time, as in the kernel. The
     /// threads share the queue's tags and its bitmap of software queues, and each calls the driver
@@ -45,11 +46,11 @@ pub enum Inside {
 impl Inside {
     /// Only one thread at a time serves the queue. A submitter that finds the queue busy waits up
     /// to 2 us, before it leaves its batch to the serving thread.
-    pub const ONE: Inside = Inside::One { wait_ns: 2_000 };
+    pub const ONE: Inside = Inside::One { wait: Duration::from_micros(2) };
 
     #[inline]
     pub(crate) fn wait_ns(self) -> u64 {
-        if let Inside::One { wait_ns } = self { wait_ns } else { 0 }
+        if let Inside::One { wait } = self { nanoseconds(wait) } else { 0 }
     }
 }
 

@@ -26,7 +26,7 @@ fn rounded(ns: u64) -> u64 {
 }
 
 fn about(ns: u64) -> String {
-    words::time_text(rounded(ns))
+    words::duration_text(Duration::from_nanos(rounded(ns)))
 }
 
 pub fn figure_ns(target: LatencyTarget, times: &Snapshot) -> u64 {
@@ -88,15 +88,15 @@ impl TargetQuery<'_> {
     }
 
     pub fn by_model(&self, usual: UsualTimes) -> Option<String> {
-        let longest_ns = usual.read_ns.max(usual.write_ns);
+        let longest_ns = nanoseconds(usual.read.max(usual.write));
         (longest_ns > self.target_ns()).then(|| {
             format!(
                 "{}: {} itself takes {} for a read of 4 KiB and {} for a write, by its model, \
                  which no scheduler can shorten; {}",
                 self.begin(),
                 self.drive(),
-                about(usual.read_ns),
-                about(usual.write_ns),
+                about(nanoseconds(usual.read)),
+                about(nanoseconds(usual.write)),
                 self.remedy(longest_ns)
             )
         })
@@ -253,13 +253,14 @@ mod tests {
 
     #[test]
     fn model_that_takes_longer_than_target_is_said_with_its_times() {
-        let usual = UsualTimes { read_ns: 97_800, write_ns: 26_000 };
+        let usual =
+            UsualTimes { read: Duration::from_nanos(97_800), write: Duration::from_micros(26) };
         let said = "group gold: latency-target p99 50us: drive d0 of volume fast itself takes 98us \
                     for a read of 4 KiB and 26us for a write, by its model, which no scheduler can \
                     shorten; set latency-target to p99 150us or more, or give the group a faster \
                     drive";
         assert_eq!(ASKED.by_model(usual).as_deref(), Some(said));
-        assert_eq!(ASKED.by_model(UsualTimes { read_ns: 50_000, ..usual }), None);
+        assert_eq!(ASKED.by_model(UsualTimes { read: Duration::from_micros(50), ..usual }), None);
     }
 
     #[test]

@@ -67,11 +67,11 @@ fn near(what: &str, found: f64, stated: u64) {
 #[test]
 fn single_io_takes_command_latency_service_and_transfer() {
     let config = ModelTiming {
-        read_ns: 50_000,
-        write_ns: 70_000,
-        latency_ns: 5_000,
-        read_command_ns: 300,
-        write_command_ns: 400,
+        read_time: Duration::from_nanos(50_000),
+        write_time: Duration::from_nanos(70_000),
+        latency: Duration::from_nanos(5_000),
+        read_command_time: Duration::from_nanos(300),
+        write_command_time: Duration::from_nanos(400),
         read_bytes_per_s: 4096 * 1_000_000,
         ..ModelTiming::default()
     };
@@ -86,7 +86,7 @@ fn single_io_takes_command_latency_service_and_transfer() {
 
 #[test]
 fn pages_of_one_io_work_at_once_and_io_on_one_page_in_sequence() {
-    let config = ModelTiming { latency_ns: 0, units: 16, ..ModelTiming::default() };
+    let config = ModelTiming { latency: Duration::ZERO, units: 16, ..ModelTiming::default() };
     let mut timing = ServiceTiming::new(&config);
     let pages = |nr: u32| ModelIo { kind: READ, sector: 0, nr_sectors: nr * 8 };
     assert_eq!(timing.submit(0, pages(16), None), 80_000);
@@ -100,8 +100,12 @@ fn pages_of_one_io_work_at_once_and_io_on_one_page_in_sequence() {
 
 #[test]
 fn blocks_of_a_flash_page_share_one_die_and_one_time() {
-    let config =
-        ModelTiming { latency_ns: 0, units: 16, page_bytes: 16_384, ..ModelTiming::default() };
+    let config = ModelTiming {
+        latency: Duration::ZERO,
+        units: 16,
+        page_bytes: 16_384,
+        ..ModelTiming::default()
+    };
     let blocks =
         |first: u64, nr: u32| ModelIo { kind: READ, sector: first * 8, nr_sectors: nr * 8 };
     let mut timing = ServiceTiming::new(&config);
@@ -141,8 +145,12 @@ fn presets_reach_their_stated_rates() {
         near(&format!("{} sequential read", preset.name), rate(READ), preset.bytes_per_s.0);
         near(&format!("{} sequential write", preset.name), rate(WRITE), preset.bytes_per_s.1);
         let alone = |kind| closed_loop(&mut new(), 1, None, random(kind)).1;
-        near(&format!("{} read latency", preset.name), alone(READ), preset.latency_ns.0);
-        near(&format!("{} write latency", preset.name), alone(WRITE), preset.latency_ns.1);
+        near(&format!("{} read latency", preset.name), alone(READ), nanoseconds(preset.latency.0));
+        near(
+            &format!("{} write latency", preset.name),
+            alone(WRITE),
+            nanoseconds(preset.latency.1),
+        );
     }
 }
 
@@ -165,8 +173,8 @@ fn ssd_850_evo_reaches_its_random_reads_near_depth_16_not_8() {
 fn buffered_writes_are_fast_until_the_units_are_behind() {
     let config = ModelTiming {
         units: 4,
-        write_ns: 400_000,
-        latency_ns: 10_000,
+        write_time: Duration::from_nanos(400_000),
+        latency: Duration::from_nanos(10_000),
         buffer_bytes: 64 << 10,
         ..ModelTiming::default()
     };
@@ -201,7 +209,7 @@ fn same_seed_gives_the_same_times_and_another_seed_others() {
         let config = ModelTiming {
             jitter: 0.2,
             tail_share: 0.01,
-            tail_ns: 1_000_000,
+            tail: Duration::from_nanos(1_000_000),
             seed,
             ..ModelTiming::default()
         };
@@ -215,10 +223,14 @@ fn same_seed_gives_the_same_times_and_another_seed_others() {
 
 #[test]
 fn tail_lengthens_its_share_of_ios_by_its_mean() {
-    let config =
-        ModelTiming { tail_share: 0.1, tail_ns: 500_000, jitter: 0.5, ..ModelTiming::default() };
+    let config = ModelTiming {
+        tail_share: 0.1,
+        tail: Duration::from_nanos(500_000),
+        jitter: 0.5,
+        ..ModelTiming::default()
+    };
     let mut timing = ServiceTiming::new(&config);
-    let varied: Vec<u64> = (0..100_000).map(|_| timing.vary(100_000)).collect();
+    let varied: Vec<u64> = (0..100_000).map(|_| timing.vary(Duration::from_micros(100))).collect();
     let mean = varied.iter().sum::<u64>() / 100_000;
     assert!((148_000..152_000).contains(&mean), "{mean}");
     let longer = varied.iter().filter(|time_ns| **time_ns > 150_000).count();

@@ -8,6 +8,7 @@
 //! Invariant: memory that the kernel or a drive may still access is leaked, never freed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use millrace_block::Error;
 use millrace_machine::{Deadline, Machine, Native};
@@ -81,7 +82,10 @@ impl Service for Worker {
         let Worker { core, ring, shared, number, conns, .. } = self;
         let WorkerContext { ctx, mut submitter, pool, zeroes, .. } = core;
         // Each dropped channel waits up to `left_ns` for drives that do not answer, instead of 5 s.
-        submitter.lanes.iter_mut().for_each(|lane| lane.channel.set_drain_ns(left_ns));
+        submitter
+            .lanes
+            .iter_mut()
+            .for_each(|lane| lane.channel.set_drain_timeout(Duration::from_nanos(left_ns)));
         submitter.lanes.clear();
         drop(ctx);
         while let Some(message) = shared.mailboxes[number].take() {

@@ -4,6 +4,7 @@
 //! unmapped.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use millrace_block::Error;
 use millrace_machine::{Deadline, Machine, Native};
@@ -69,7 +70,7 @@ impl Service for IoThread {
     fn let_go(self, left_ns: u64) {
         let IoThread { mut channel, ctx, kicks, queues, reactor, .. } = self;
         let leaks = channel.in_flight() > 0;
-        channel.set_drain_ns(left_ns);
+        channel.set_drain_timeout(Duration::from_nanos(left_ns));
         drop(channel);
         drop(ctx);
         drop(reactor);

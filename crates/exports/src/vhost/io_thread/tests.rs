@@ -358,7 +358,7 @@ fn only_the_last_thread_to_end_flushes() {
         let mut bench = Bench::on(FaultCache::Volatile);
         bench.add(0, SIZE, |_| {});
         let control = bench.control.clone();
-        control.add_rule(FaultRule::always(Effect::Delay(1)).on(Op::Flush));
+        control.add_rule(FaultRule::always(Effect::Delay(Duration::from_nanos(1))).on(Op::Flush));
         let (failures, memory) = finish(bench, serving, LONG_NS);
         assert_eq!(failures, Vec::<String>::new());
         assert_eq!(control.struck(), flushes, "{serving} threads");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use millrace_block::{GroupConfig, GroupId, LatencyTarget, Priority};
-use millrace_console::words::{count, duration_ns, number, rate_bytes_per_s, size};
+use millrace_console::words::{count, number, rate_bytes_per_s, size, time};
 use millrace_drives::nearest;
 use millrace_experiments::Rw;
 use millrace_experiments::load::contention::{CLIENTS_MAX, Client};
@@ -71,8 +71,9 @@ fn add<'a>(
         bs_bytes: read_key(of("bs"), "bs", 4096, block_size)?,
         iodepth: read_key(of("iodepth"), "iodepth", 32, |text| number(text, 1, 65_536))?,
         cpu: cpu.transpose()?,
-        start_ns: read_key(of("start"), "start", 0, duration_ns)?,
-        thinktime_ns: read_key(of("thinktime"), "thinktime", 0, duration_ns)?,
+        start_ns: read_key(of("start"), "start", Duration::ZERO, time)?.as_nanos() as u64,
+        thinktime_ns: read_key(of("thinktime"), "thinktime", Duration::ZERO, time)?.as_nanos()
+            as u64,
         fsync: read_key(of("fsync"), "fsync", 0, |text| number(text, 0, u32::MAX))?,
         sync: read_key(of("sync"), "sync", 0, |text| number(text, 0, 1))? == 1,
     };
@@ -177,7 +178,7 @@ fn apply(config: &mut GroupConfig, key: &str, value: &str) -> Result<(), String>
         "bandwidth" => limits.bandwidth = Some(rate_bytes_per_s(value)?),
         "read-bandwidth" => limits.read_bandwidth = Some(rate_bytes_per_s(value)?),
         "write-bandwidth" => limits.write_bandwidth = Some(rate_bytes_per_s(value)?),
-        _ => limits.burst = Duration::from_nanos(duration_ns(value)?),
+        _ => limits.burst = time(value)?,
     }
     Ok(())
 }
@@ -196,7 +197,7 @@ fn target(text: &str) -> Result<LatencyTarget, String> {
     let wrong =
         || "write a percentile or mean, and a time: p99 2ms, p99.9 5ms, mean 1ms".to_owned();
     let (what, time) = text.split_once(' ').ok_or_else(wrong)?;
-    let latency = Duration::from_nanos(duration_ns(time)?);
+    let latency = self::time(time)?;
     if what == "mean" {
         return Ok(LatencyTarget::Mean(latency));
     }

@@ -4,7 +4,7 @@
 //! clap calls the parser; millrace-experiments refuses invalid combinations.
 
 use clap::Args;
-use millrace_console::words::duration_ns;
+use millrace_console::words::time;
 use millrace_drives::{Words, nearest};
 use millrace_experiments::vm::{Effect, Mode, VmSetting};
 
@@ -65,8 +65,8 @@ fn set(setting: &mut VmSetting, key: &str, value: &str) -> Result<(), String> {
     match key {
         "vcpus" => setting.vcpus = number()?,
         "threads" => setting.threads = Some(number()?),
-        "batching" => setting.batching_ns = Some(duration_ns(value)?),
-        "polling" => setting.polling_ns = duration_ns(value)?,
+        "batching" => setting.batching_ns = Some(time(value)?.as_nanos() as u64),
+        "polling" => setting.polling_ns = time(value)?.as_nanos() as u64,
         "without" => {
             let known = || Effect::WORDS.iter().map(|(_, word)| *word);
             let found = Effect::WORDS.iter().find(|(_, word)| *word == value);
