@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use millrace::{DEFAULT_GROUP, DriveConfig, GroupConfig, LatencyTarget, VolumeConfig};
 use millrace_drives::usual_times;
 
-use super::group::members::volumes_by_group;
-use super::group::targets::{ShareQuery, TargetQuery, by_cache};
+use super::group::members::{children, volumes_by_group};
+use super::group::targets::{ShareQuery, TargetQuery, by_cache, by_children};
 use super::key_lines::KeyLines;
 use super::plan::{LocatedDrive, ServePlan};
 
@@ -67,14 +67,17 @@ fn idle_volumes(plan: &ServePlan) -> Vec<Warning> {
     idle(volumes, exported, |name| format!("no export names volume \"{name}\""))
 }
 
-/// Returns a warning for each group setting without effect on a volume whose exports name the
-/// group: keys that a cache or the scheduler ignores, and latency targets that the scheduler or the
-/// drives cannot keep.
+/// Returns a warning for each group setting without effect on a volume that the group uses: keys
+/// that a cache or the scheduler ignores, and latency targets that the scheduler or the drives
+/// cannot keep. Also returns one for keys that child groups do not inherit.
 fn ignored_settings(plan: &ServePlan) -> Vec<Warning> {
     let (used, mut shares, mut targets) = (volumes_by_group(&plan.config), Vec::new(), Vec::new());
     for (group, lines) in plan.config.groups.iter().zip(&plan.lines.groups) {
-        for volume in used.get(group.name.as_str()).into_iter().flatten() {
-            let (name, all) = (volume.name.as_str(), |_: &str| true);
+        let children = children(&plan.config.groups, &group.name);
+        shares.extend(by_children(group, &children, |_| true).map(|text| (lines.line, text)));
+        for one in used.get(group.name.as_str()).into_iter().flatten() {
+            let (volume, name, all) = (one.volume, one.volume.name.as_str(), |_: &str| true);
+            let group = &one.settings(group);
             if volume.cache.is_some() {
                 shares.extend(by_cache(group, name, all).map(|text| (lines.line, text)));
                 continue;

@@ -3,7 +3,7 @@
 //! Second step of loading, for `[[group]]` sections and for the keys `group` and `group-each` of an
 //! export. check.rs calls this module.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use millrace::{DEFAULT_GROUP, ExportConfig, GroupConfig, ServeConfig, VolumeConfig};
 
@@ -118,16 +118,50 @@ impl<'a> GroupRules<'a> {
     }
 }
 
-pub fn volumes_by_group(config: &ServeConfig) -> HashMap<&str, Vec<&VolumeConfig>> {
-    let mut users: HashMap<&str, HashSet<&str>> = HashMap::new();
-    for export in &config.exports {
-        users.entry(&export.volume).or_default().insert(export.group_name());
+/// A volume that a group uses.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UsedVolume<V> {
+    pub volume: V,
+    /// False if only child groups of the group use the volume.
+    pub directly: bool,
+}
+
+impl<V> UsedVolume<V> {
+    /// Returns the settings of the group that apply to this volume. Child groups divide the weight
+    /// of their parent, but do not inherit its priority and latency target.
+    pub fn settings(&self, group: &GroupConfig) -> GroupConfig {
+        if self.directly {
+            return group.clone();
+        }
+        let plain = GroupConfig::new(group.name.clone());
+        GroupConfig { weight: group.weight, ..plain }
     }
-    let mut volumes: HashMap<&str, Vec<&VolumeConfig>> = HashMap::new();
+}
+
+/// Returns the volumes that each group uses: directly, or through its child groups.
+pub fn volumes_by_group(config: &ServeConfig) -> HashMap<&str, Vec<UsedVolume<&VolumeConfig>>> {
+    let groups = config.groups.iter().map(|group| (group.name.as_str(), group));
+    let groups: HashMap<&str, &GroupConfig> = groups.collect();
+    let mut users: HashMap<&str, HashMap<&str, bool>> = HashMap::new();
+    for export in &config.exports {
+        let (users, group) = (users.entry(&export.volume).or_default(), export.group_name());
+        users.insert(group, true);
+        if let Some(parent) = groups.get(group).and_then(|group| group.parent.as_deref()) {
+            users.entry(parent).or_insert(false);
+        }
+    }
+    let mut volumes: HashMap<&str, Vec<UsedVolume<&VolumeConfig>>> = HashMap::new();
     for volume in &config.volumes {
-        for group in users.get(volume.name.as_str()).into_iter().flatten() {
-            volumes.entry(group).or_default().push(volume);
+        for (group, &directly) in users.get(volume.name.as_str()).into_iter().flatten() {
+            volumes.entry(group).or_default().push(UsedVolume { volume, directly });
         }
     }
     volumes
+}
+
+/// Returns the names of a group's child groups. Groups of single clients (`GROUP/1`) are left out:
+/// they have the settings of their parent.
+pub fn children(groups: &[GroupConfig], parent: &str) -> Vec<String> {
+    let children = groups.iter().filter(|group| group.parent.as_deref() == Some(parent));
+    children.map(|group| group.name.clone()).filter(|name| !name.contains('/')).collect()
 }

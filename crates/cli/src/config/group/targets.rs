@@ -217,6 +217,23 @@ impl ShareQuery<'_> {
     }
 }
 
+/// Warns that keys of a group have no effect on its child groups, which do not inherit them. Only
+/// keys that `wanted` accepts are named.
+pub fn by_children(
+    config: &GroupConfig,
+    children: &[String],
+    wanted: impl Fn(&str) -> bool,
+) -> Option<String> {
+    let keys = shared_by(config, |key| key != "weight" && wanted(key))?;
+    let (name, children) = (&config.name, children.join(", "));
+    (!children.is_empty()).then(|| {
+        format!(
+            "group {name}: its child groups ({children}) ignore the {keys} of this group; set what \
+             they need in each of them"
+        )
+    })
+}
+
 /// Warns that keys of a group have no effect on a cached volume, because schedulers cannot
 /// distinguish groups there. Only keys that `wanted` accepts are named.
 pub fn by_cache(

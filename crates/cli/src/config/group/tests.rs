@@ -267,3 +267,22 @@ fn weights_that_a_scheduler_ignores_are_a_warning() {
     assert!(target.contains("scheduler = \"latency\"") && !target.contains("fair"), "{target}");
     assert_eq!([said("fair", both), said("latency", both), said("none", "iops = 9")], [""; 3]);
 }
+
+#[test]
+fn what_child_groups_do_not_inherit_is_a_warning() {
+    let said = |keys: &str| {
+        let text = format!(
+            "[[drive]]\nname = \"d\"\nspec = \"null:\"\nscheduler = \"deadline\"\n[[volume]]\n\
+             name = \"v\"\ndrives = [\"d\"]\n[[group]]\nname = \"p\"\n{keys}\n[[group]]\nname = \"a\"\n\
+             parent = \"p\"\n[[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\ngroup = \"a\"\n"
+        );
+        plan(&text).warnings
+    };
+    let keys = said("priority = \"idle\"\nlatency-target = \"p99 1ms\"");
+    let expected = "m.toml:9: group p: its child groups (a) ignore the priority and latency-target \
+                    of this group; set what they need in each of them";
+    assert_eq!(keys, [expected]);
+    let [weight] = &said("weight = 300")[..] else { panic!("the weight of a parent counts") };
+    assert!(weight.contains("group p: drive d of volume v ignores its weight"), "{weight}");
+    assert_eq!(said("iops = 1000"), [""; 0]);
+}

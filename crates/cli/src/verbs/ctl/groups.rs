@@ -21,7 +21,7 @@ use crate::views::settings::GroupState;
 pub fn set(daemon: &Daemon, name: &str, words: &[String]) -> Result<ExitCode> {
     let mut settings = BTreeMap::new();
     for word in words {
-        let (key, value) = pair(word, "weight=400")?;
+        let (key, value) = pair(word, "weight=400; quote a space, as in latency-target='p99 1ms'")?;
         if settings.insert(key.clone(), value).is_some() {
             bail!("{key} is given twice; remove one of them");
         }

@@ -26,6 +26,8 @@ use super::served_lists::ServedLists;
 use super::shown_volumes::ShownVolumes;
 use super::trace_recording::TraceRecording;
 use super::volume_settings;
+use crate::config::group::members::children;
+use crate::config::group::targets::by_children;
 use crate::views::caches::CacheCounts;
 use crate::views::guests::GuestThread;
 use crate::views::history::History;
@@ -211,7 +213,7 @@ impl LiveDaemon {
             let configured = groups.list().into_iter().filter(|group| !group.name.contains('/'));
             let volume = std::slice::from_ref(volume);
             let all = &|_: &str| true;
-            let cached = lists.cached.iter().filter(|(_, one)| one == volume[0].name());
+            let cached = lists.cached.iter().filter(|(_, one)| one.volume == volume[0].name());
             let cached: Vec<_> = cached.cloned().collect();
             let warnings = |group: GroupConfig| {
                 let mut said = groups::ignored_by_caches(&cached, &group, all);
@@ -227,8 +229,10 @@ impl LiveDaemon {
         let lists = self.lists();
         let groups = &lists.servers.groups;
         let sets = |key: &str| asked.settings.contains_key(key);
-        let warn = |config: &_| {
-            let mut said = groups::ignored_by_caches(&lists.cached, config, sets);
+        let warn = |config: &GroupConfig| {
+            let children = children(&groups.list(), &config.name);
+            let mut said = Vec::from_iter(by_children(config, &children, sets));
+            said.extend(groups::ignored_by_caches(&lists.cached, config, sets));
             said.extend(lists.targets.at_once(groups, &lists.volumes, (config, &sets)));
             said
         };

@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use millrace::{DEFAULT_GROUP, GroupConfig, Priority, ServeConfig, ServedGroups};
+use millrace::{DEFAULT_GROUP, GroupConfig, Priority, ServeConfig, ServedGroups, VolumeConfig};
 use millrace_block::{GroupId, TenantSnapshot, Volume, WaitSnapshot};
 use millrace_console::{say, visible};
 use millrace_machine::Native;
 
 use crate::config::group;
-use crate::config::group::members::volumes_by_group;
+use crate::config::group::members::{UsedVolume, volumes_by_group};
 use crate::config::group::targets::by_cache;
 use crate::views::groups::{GroupCounts, OnVolume};
 use crate::views::settings::{GroupChange, GroupSetting, GroupState};
@@ -51,22 +51,27 @@ pub fn set(
     Ok(GroupChange { group: asked.group.clone(), settings, warnings: warn(&now) })
 }
 
-pub fn cached(config: &ServeConfig) -> Vec<(String, String)> {
+pub fn cached(config: &ServeConfig) -> Vec<(String, UsedVolume<String>)> {
     let names = config.groups.iter().map(|group| group.name.as_str()).chain([DEFAULT_GROUP]);
     let used = volumes_by_group(config);
     let volumes =
         names.flat_map(|name| used.get(name).into_iter().flatten().map(move |one| (name, one)));
-    let cached = volumes.filter(|(_, volume)| volume.cache.is_some());
-    cached.map(|(group, volume)| (group.to_owned(), volume.name.clone())).collect()
+    let cached = volumes.filter(|(_, one)| one.volume.cache.is_some());
+    let named = |one: &UsedVolume<&VolumeConfig>| UsedVolume {
+        volume: one.volume.name.clone(),
+        directly: one.directly,
+    };
+    cached.map(|(group, one)| (group.to_owned(), named(one))).collect()
 }
 
 pub fn ignored_by_caches(
-    cached: &[(String, String)],
+    cached: &[(String, UsedVolume<String>)],
     config: &GroupConfig,
     sets: impl Fn(&str) -> bool,
 ) -> Vec<String> {
     let volumes = cached.iter().filter(|(group, _)| *group == config.name);
-    volumes.filter_map(|(_, volume)| by_cache(config, volume, &sets)).collect()
+    let warning = |one: &UsedVolume<String>| by_cache(&one.settings(config), &one.volume, &sets);
+    volumes.filter_map(|(_, one)| warning(one)).collect()
 }
 
 pub fn list(groups: &ServedGroups, mut said: BTreeMap<String, Vec<String>>) -> Vec<GroupState> {

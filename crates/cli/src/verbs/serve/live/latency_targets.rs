@@ -16,6 +16,7 @@ use millrace_block::{Disk, GroupId, Op, Snapshot, Volume};
 use millrace_drives::{UsualTimes, usual_times};
 use millrace_machine::{Native, nanoseconds};
 
+use crate::config::group::members::{UsedVolume, children};
 use crate::config::group::targets::{ShareQuery, TargetQuery};
 
 const MISSED_MIN: Duration = Duration::from_secs(3);
@@ -133,21 +134,20 @@ impl LatencyTargets {
         volumes: &[Arc<Volume<Native>>],
         (config, sets): (&GroupConfig, &dyn Fn(&str) -> bool),
     ) -> Vec<String> {
-        let (group, table) = (config.name.as_str(), groups.table().list());
-        let id = table.iter().find(|(_, one)| one.name == group).map(|(id, _)| *id);
-        let is_of = |other: &GroupId| {
-            let parent = groups.table().config(*other).and_then(|one| one.parent);
-            id == Some(*other) || (id.is_some() && id == parent)
-        };
-        let uses = |volume: &Volume<Native>| {
-            let named = |(name, of): &(String, String)| name == group && of == volume.name();
-            self.users.iter().any(named)
-                || volume.group_stats().iter().any(|(other, _)| is_of(other))
+        let (group, children) = (config.name.as_str(), children(&groups.list(), &config.name));
+        let is_client = |user: &str| user.strip_prefix(group).is_some_and(|n| n.starts_with('/'));
+        let used_by = |volume: &Volume<Native>| {
+            let users = self.users_of(groups, volume);
+            let directly = users.iter().any(|user| user == group || is_client(user));
+            let uses = directly || users.iter().any(|user| children.contains(user));
+            uses.then_some(directly)
         };
         let mut said = Vec::new();
         // `ignored_by_caches` warns of keys on cached volumes.
         let uncached = volumes.iter().filter(|volume| volume.below().is_none());
-        for volume in uncached.filter(|volume| uses(volume)) {
+        for volume in uncached {
+            let Some(directly) = used_by(volume) else { continue };
+            let config = &UsedVolume { volume, directly }.settings(config);
             let scheduler_of = |disk: &Arc<Disk<Native>>| disk.scheduler().unwrap_or_default();
             let ignored = |disk: &Arc<Disk<Native>>| {
                 let share = ShareQuery { config, drive: disk.name(), volume: volume.name() };
@@ -171,6 +171,14 @@ impl LatencyTargets {
             said.extend(volume.drives().iter().find_map(of_drive));
         }
         said
+    }
+
+    /// Returns the names of the groups whose exports name the volume, or that have used it.
+    fn users_of(&self, groups: &ServedGroups, volume: &Volume<Native>) -> Vec<String> {
+        let named = self.users.iter().filter(|(_, of)| of == volume.name());
+        let counted = volume.group_stats().into_iter();
+        let counted = counted.filter_map(|(group, _)| groups.table().config(group));
+        named.map(|(group, _)| group.clone()).chain(counted.map(|one| one.name)).collect()
     }
 
     pub fn look(&self, groups: &ServedGroups, volumes: &[Arc<Volume<Native>>], now: Instant) {

@@ -13,6 +13,7 @@ use millrace_machine::Native;
 
 use super::groups;
 use super::latency_targets::LatencyTargets;
+use crate::config::group::members::UsedVolume;
 use crate::views::report;
 
 pub struct ServedLists {
@@ -25,7 +26,7 @@ pub struct ServedLists {
     pub schedulers: Vec<&'static str>,
     pub targets: LatencyTargets,
     /// Pairs of a group and a cached volume that an export of the group uses.
-    pub cached: Vec<(String, String)>,
+    pub cached: Vec<(String, UsedVolume<String>)>,
 }
 
 impl ServedLists {
