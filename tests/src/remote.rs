@@ -121,6 +121,10 @@ fn spawn(program: &str, args: &[String], socket: &Path) -> Child {
 
 impl Drop for Remote {
     fn drop(&mut self) {
+        if let Ok(Some(status)) = self.child.try_wait() {
+            let said = std::fs::read_to_string(self.socket.with_extension("said"));
+            println!("{} had ended: {status}: {}", self.program, said.unwrap_or_default());
+        }
         self.kill();
     }
 }
