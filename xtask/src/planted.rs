@@ -60,7 +60,7 @@ pub fn run(root: &Path) -> Result<bool> {
     for (subject, more) in [("the layer", &[][..]), ("the cache", CACHE)] {
         let clean = explore(&program, more)?;
         let said = String::from_utf8_lossy(&clean.stdout).trim().to_owned();
-        println!("planted: without a planted bug, the explorer reports for {subject}: {said}");
+        println!("planted: explore of {subject}, without a planted bug: {said}");
         all &= clean.status.success();
     }
     println!("| planted bug | where | found as | seeds |\n|---|---|---|---|");

@@ -492,10 +492,10 @@ impl Model {
             origin_given("hyper_threads.gain", &gain.origin)?;
         }
         let poll_ns = self.cpu.spin_poll.ns;
-        check("cpu.spin_poll", poll_ns >= 1.0, || format!("ns must be at least 1, is {poll_ns}"))?;
+        check("cpu.spin_poll", poll_ns >= 1.0, || format!("ns is {poll_ns}; write 1 or more"))?;
         let slice_ns = self.threads.time_slice.ns;
         check("threads.time_slice", slice_ns >= 1_000.0, || {
-            format!("ns must be at least 1000, is {slice_ns}")
+            format!("ns is {slice_ns}; write 1000 or more")
         })
     }
 

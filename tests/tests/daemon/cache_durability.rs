@@ -494,7 +494,7 @@ fn a_drive_that_is_stuck_costs_its_neighbours_no_page_at_a_stop() {
         assert_eq!(daemon.terminate().code(), Some(1), "{layout}: {}", daemon.stderr());
         let said = daemon.stderr();
         let bytes = 4096 * pages().filter(|page| is_stuck(*page)).count();
-        let still = format!("drive d0 completes no I/O ({bytes} bytes remain)");
+        let still = format!("drive d0 completes no I/O ({bytes} bytes not written)");
         let lost = format!("v: {bytes} bytes (first range: ");
         let why = format!("since drive d0 did not answer in time ({bytes} bytes not written)");
         assert!([&still, &lost, &why].iter().all(|text| said.contains(*text)), "{layout}: {said}");

@@ -120,8 +120,8 @@ impl<M: Machine> GroupWaitStats<M> {
         *said = next;
     }
 
-    /// Settles the waits in a hardware queue that dispatches nothing: adds the waiting time up to
-    /// `at_ns` to the counter of the present reason (`stop`).
+    /// If a hardware queue dispatches nothing, adds the time that its bios have waited up to
+    /// `at_ns` to the counter of the reason (`stop`) for which it dispatches nothing.
     pub(crate) fn settle(&self, at_ns: u64) {
         let Some(stop) = &self.stop else { return };
         let (_, ns) = self.by[Self::place(None)].at(units(at_ns));

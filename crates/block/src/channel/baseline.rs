@@ -203,7 +203,8 @@ impl<M: Machine> VolumePlug<M> {
         self.unplug(to);
         to.run.trace_context.unplug = why;
         let member = &mut to.members[usize::from(slot.member)];
-        // The thread that holds the tags may be gone or busy, so this channel polls its own queue.
+        // The tags may be held by requests of a thread that is gone or busy, so this channel polls
+        // the queue for their completions itself.
         member.served_here = true;
         member.stats.add(DiskCounter::TagWaits, 1);
         if slot.waited == WaitTimes::NOT {

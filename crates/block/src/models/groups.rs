@@ -78,7 +78,7 @@ fn look_while_it_changes() {
     let was_old = view.is_old(&groups);
     if was_old {
         view.renew(&groups);
-        ensure(view.has_limits, "the thread saw the new version with the old table of groups");
+        ensure(view.has_limits, "the thread saw the table's new version number, but the old table");
     }
     ensure(thread.join(), "the thread panicked");
     ensure(

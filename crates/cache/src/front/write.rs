@@ -181,9 +181,10 @@ fn wait_for_room<M: Machine>(queue: &mut CacheQueue<M>, at: usize, rest: Range<u
     queue.wait_for_memory(at);
 }
 
-/// Continues a write-through request with its remaining pages. Returns false if none remain.
-/// Subtracts the request from the number of writers (`FailedPages::claims`) of the extents it has
-/// finished. Failed pages of an extent without writers are dropped, which frees memory.
+/// Continues a write-through request with its remaining pages. Returns false if none remain. The
+/// request no longer counts as a writer of the extents that it has finished
+/// (`FailedPages::claims`). In an extent without writers, pages that the drive refused are dropped:
+/// all their writers have got the error.
 pub(crate) fn write_rest<M: Machine>(queue: &mut CacheQueue<M>, at: usize) -> bool {
     let rest = core::mem::replace(&mut queue.jobs[at].rest, 0..0);
     if rest.is_empty() {

@@ -67,9 +67,9 @@ fn idle_volumes(plan: &ServePlan) -> Vec<Warning> {
     idle(volumes, exported, |name| format!("no export names volume \"{name}\""))
 }
 
-/// Returns a warning for each group setting without effect on a volume that the group uses: keys
-/// that a cache or the scheduler ignores, and latency targets that the scheduler or the drives
-/// cannot keep. Also returns one for keys that child groups do not inherit.
+/// Warns of settings of groups without effect: keys that a volume's cache or the scheduler of its
+/// drives ignores, keys that child groups do not inherit, and latency targets that a scheduler or
+/// drive cannot keep.
 fn ignored_settings(plan: &ServePlan) -> Vec<Warning> {
     let (used, mut shares, mut targets) = (volumes_by_group(&plan.config), Vec::new(), Vec::new());
     for (group, lines) in plan.config.groups.iter().zip(&plan.lines.groups) {

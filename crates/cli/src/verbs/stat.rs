@@ -67,7 +67,7 @@ pub struct Args {
     /// Print groups of clients and why their I/Os waited, instead of volumes and drives
     #[arg(long, conflicts_with_all = ["queues", "clients", "guests"])]
     groups: bool,
-    /// Show idle volumes, too, if there are more than 64 volumes
+    /// Show idle volumes, too; by default they are hidden if there are more than 64 volumes
     #[arg(long)]
     all: bool,
     /// Print one line of JSON for each report

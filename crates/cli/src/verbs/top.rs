@@ -70,7 +70,7 @@ pub struct Args {
     interval: Duration,
     #[command(flatten)]
     connect: Connect,
-    /// Show idle volumes, too, if there are more than 64 volumes
+    /// Show idle volumes, too; by default they are hidden if there are more than 64 volumes
     #[arg(long)]
     all: bool,
 }

@@ -18,8 +18,9 @@ use crate::common::pieces::PIECES_MAX;
 
 /// Size of the buffer in bytes; longer than the longest message without payload.
 const BUFFER_BYTES: usize = 128 << 10;
-/// Number of bytes to receive into the buffer for the headers that come before and after the
-/// payload of a long read. The number is small, because payload in the buffer must be copied.
+/// Maximum number of bytes to receive at a time into the buffer, if the payload of a long read is
+/// next or comes soon: enough for its headers. More would receive payload, too, which must then be
+/// copied from the buffer.
 const HEADER_BYTES: usize = 512;
 pub(crate) const LONG_READ_BYTES: u64 = 16 << 10;
 

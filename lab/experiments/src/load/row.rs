@@ -44,7 +44,7 @@ impl LatencyNs {
     }
 }
 
-/// Stack, scheduler and placement of the queues in a measured configuration.
+/// Design of the measured block layer (`stack`), its scheduler, and the placement of its queues.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Queues {
     /// Stack: `mq`, `sq` or `raw` for a volume, `nbd` for a connection, and `vhost-poll` or

@@ -101,7 +101,9 @@ impl Mechanism {
             Mechanism::Fairness => {
                 "preemption by threads that wake up (without it, threads run in order of arrival)"
             }
-            Mechanism::LookupLock => "the lookup lock of the host adapter's driver",
+            Mechanism::LookupLock => {
+                "the lock under which the host adapter's driver looks up commands"
+            }
             Mechanism::HostBusy => {
                 "the SCSI mid-layer's counts of commands in flight for the host and for each device"
             }

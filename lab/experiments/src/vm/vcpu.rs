@@ -51,7 +51,8 @@ impl Cores {
 
 pub(super) struct Vcpu {
     pub(super) number: u32,
-    /// CPU on which the vCPU's thread last reported to run. Access takes no virtual time.
+    /// CPU on which the vCPU's thread ran when it last reported its CPU. Access takes no virtual
+    /// time.
     cpu: Mutex<u32>,
     pending: <Simulated as Machine>::Word,
     pub(super) bell: Doorbell<Simulated>,

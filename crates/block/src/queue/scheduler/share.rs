@@ -141,9 +141,9 @@ pub(crate) struct ShareQueue<M: Machine> {
     waiting: WaitingChains,
     in_flight: u32,
     bound: DepthLimit,
-    /// Part of the depth (limit of requests in flight) that is in use, by direction, in 16ths of a
-    /// small (4 KiB) request. Requests of groups with a latency target are not counted, because the
-    /// limit (`bound`) does not apply to them.
+    /// Part of the limit `bound` that requests in flight use, by direction, in 16ths of a small (4
+    /// KiB) request. Requests of groups with a latency target are not counted, because this limit
+    /// does not apply to them.
     counted: [u32; 2],
     /// Virtual start time (in start-time fair queueing) of the bio chain dispatched last.
     virtual_now: u128,

@@ -141,7 +141,7 @@ fn over_time(report: &Report) -> Option<String> {
     lines.push(format!("  done  {}", bars(&done, most)));
     let span = report.seconds / done.len().max(1) as f64;
     Some(format!(
-        "IOPS over time, {} s per column, up to {}:\n{}",
+        "IOPS over time ({} s per column; the highest bar is {} IOPS):\n{}",
         fitted(span, 6),
         fitted(most, 8),
         lines.join("\n")

@@ -1,8 +1,8 @@
 //! `Source`: generates the I/Os of one job, with direction, offset and length.
 //!
-//! A pass goes through the job's region once: a sequential direction to the region's end, a random
-//! direction until each block was drawn once, or endlessly if blocks may repeat. The worker decides
-//! on the number of passes and the total number of bytes. All choices follow from the job's seed,
+//! A pass goes through the job's region once: sequential I/O up to the region's end, random I/O
+//! until each block was drawn once. If random blocks may repeat, a pass never ends. The worker
+//! decides on the number of passes and the total number of bytes. All choices follow from the job's seed,
 //! so a run can be repeated.
 
 use millrace_random::{SplitMix64, mixed};

@@ -214,7 +214,7 @@ fn kind_of(base: Base, value: &str) -> Result<(Kind, Sequence), String> {
         }
         _ => {
             return Err(format!(
-                "{value:?}: write read, write, trim, rw, randread, randwrite, randtrim or randrw"
+                "{value:?}: choose read, write, trim, rw, randread, randwrite, randtrim or randrw"
             ));
         }
     };

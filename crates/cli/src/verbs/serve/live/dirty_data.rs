@@ -111,7 +111,7 @@ pub fn while_stopping(
         let is_silent = before.answered.get(of.drive) == now.answered.get(of.drive);
         is_silent.then(|| {
             let drive = name(cache, of);
-            format!("{drive} completes no I/O ({} bytes remain)", of.bytes)
+            format!("{drive} completes no I/O ({} bytes not written)", of.bytes)
         })
     }));
     let rate = written / seconds;

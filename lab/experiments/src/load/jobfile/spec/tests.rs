@@ -136,7 +136,7 @@ fn a_file_that_is_to_be_made_is_as_long_as_its_jobs_reach() {
 fn error_names_its_line_and_word_and_the_correction() {
     for (words, expected) in [
         ("bs=4x", "t.fio:2: bs=\"4x\": write a number such as 16, 4k or 1g"),
-        ("rw=rd", "t.fio:2: rw=\"rd\": write read, write, trim, rw,"),
+        ("rw=rd", "t.fio:2: rw=\"rd\": choose read, write, trim, rw,"),
         ("iodpeth=4", "t.fio:2: iodpeth: unknown job file option; did you mean iodepth?"),
         ("rw=trim\nverify=crc32c", "t.fio:1: verify: trims leave nothing to check"),
         ("rw=write:-6k\nverify=crc32c", "t.fio:1: verify: blocks of 4096 bytes would overlap"),
