@@ -2,8 +2,8 @@
 //!
 //! A pass goes through the job's region once: sequential I/O up to the region's end, random I/O
 //! until each block was drawn once. If random blocks may repeat, a pass never ends. The worker
-//! decides on the number of passes and the total number of bytes. All choices follow from the job's seed,
-//! so a run can be repeated.
+//! decides on the number of passes and the total number of bytes. All choices follow from the job's
+//! seed, so a run can be repeated.
 
 use millrace_random::{SplitMix64, mixed};
 
