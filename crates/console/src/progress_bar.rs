@@ -26,6 +26,7 @@ pub struct ProgressBar {
     counted: (Instant, u64),
     /// I/Os per second, 0 if unknown.
     rate: f64,
+    in_flight: u64,
 }
 
 impl ProgressBar {
@@ -33,12 +34,18 @@ impl ProgressBar {
     pub fn new(rows: usize) -> ProgressBar {
         let now = Instant::now();
         let shown = std::io::stderr().is_terminal();
-        ProgressBar { rows, shown, start: now, counted: (now, 0), rate: 0.0 }
+        ProgressBar { rows, shown, start: now, counted: (now, 0), rate: 0.0, in_flight: 0 }
     }
 
     /// Makes a bar that draws nothing.
     pub fn hidden() -> ProgressBar {
         ProgressBar { shown: false, ..ProgressBar::new(0) }
+    }
+
+    /// Sets the number of I/Os that the next tasks always keep in flight, so that the bar shows
+    /// their mean latency, too; 0 if the number varies.
+    pub fn keep_in_flight(&mut self, ios: u64) {
+        self.in_flight = ios;
     }
 
     /// Updates the displayed IOPS. `ios` is the number of I/Os of the current task so far.
@@ -70,7 +77,10 @@ impl ProgressBar {
         }
         let full = ((whole * BAR_WIDTH as f64) as usize).min(BAR_WIDTH);
         let (done, rest) = ("#".repeat(full), ".".repeat(BAR_WIDTH - full));
-        let rate = if self.rate > 0.0 { iops(self.rate) } else { String::new() };
+        let rate = match self.rate > 0.0 {
+            true => iops(self.rate) + &latency(self.rate, self.in_flight),
+            false => String::new(),
+        };
         let label = format!("{}{rate}; {label}", percent_and_rest(whole, self.start.elapsed()));
         // The label is truncated, because a label that wrapped onto a second line could not be
         // erased. The last column stays free, because some terminals wrap after it.
@@ -94,6 +104,18 @@ fn iops(rate: f64) -> String {
         ..9_999.5 => format!(", {rate:.0} IOPS"),
         ..999_950.0 => format!(", {:.1}k IOPS", rate / 1e3),
         _ => format!(", {:.1}m IOPS", rate / 1e6),
+    }
+}
+
+/// Formats the mean latency of I/Os that end at `rate` per second, if `in_flight` of them are
+/// always in flight (Little's law).
+fn latency(rate: f64, in_flight: u64) -> String {
+    let us = in_flight as f64 / rate * 1e6;
+    match us {
+        0.0 => String::new(),
+        ..9.95 => format!(", {us:.1} us"),
+        ..9_999.5 => format!(", {us:.0} us"),
+        _ => format!(", {:.0} ms", us / 1e3),
     }
 }
 
@@ -123,6 +145,11 @@ mod tests {
         assert_eq!(
             [812.0, 12_345.0, 2.5e6].map(iops).concat(),
             ", 812 IOPS, 12.3k IOPS, 2.5m IOPS"
+        );
+        let latencies = [(40e6, 32), (80_000.0, 8), (100.0, 128), (5.0, 0)];
+        assert_eq!(
+            latencies.map(|(rate, in_flight)| latency(rate, in_flight)).concat(),
+            ", 0.8 us, 100 us, 1280 ms"
         );
         assert_eq!(text(0.5, 65), " 50 %, 1m05s left");
         assert_eq!(text(0.1, 1000), " 10 %, 2h30m left");

@@ -113,6 +113,7 @@ fn native_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<(Vec<Row>, Res
         }
         let mut plan = plan.clone();
         plan.plan.interrupt = interrupt.clone();
+        bar.keep_in_flight(u64::from(plan.plan.jobs) * u64::from(plan.plan.workload.iodepth));
         let mut progress = |fraction, ios| {
             bar.count(ios);
             bar.show(index, &plan.label(), fraction);
