@@ -46,7 +46,7 @@ fn bounded(preemptions: u32) -> Explorer {
 }
 
 /// Returns settings of a channel that has room for one I/O. A small channel is cheap to open, and
-/// each execution of a model opens several.
+/// the model checker opens several in each of the many executions of a test.
 fn small() -> ChannelConfig<Checked> {
     ChannelConfig { depth: 1, ..ChannelConfig::default() }
 }

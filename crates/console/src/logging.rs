@@ -8,11 +8,12 @@
 use std::fmt::{self, Write};
 use std::io::{self, IsTerminal};
 use std::str::FromStr;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
 use millrace::unknown_word;
+use millrace_machine::lock_unpoisoned;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -153,7 +154,7 @@ fn has_journal() -> bool {
 
 /// Returns the current filter, in the syntax of `MILLRACE_LOG`.
 pub fn level() -> String {
-    let text = FILTER.get().map(|(_, text)| text.lock().unwrap_or_else(PoisonError::into_inner));
+    let text = FILTER.get().map(|(_, text)| lock_unpoisoned(text));
     text.map_or_else(String::new, |text| text.clone())
 }
 
@@ -169,7 +170,7 @@ pub fn set_level(text: &str) -> anyhow::Result<String> {
         }
     }
     let Some((handle, now)) = FILTER.get() else { bail!("log-level: logging is not installed") };
-    let mut now = now.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut now = lock_unpoisoned(now);
     handle.reload(targets).context("log-level: cannot change the filter")?;
     Ok(std::mem::replace(&mut *now, text.to_owned()))
 }

@@ -13,7 +13,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace_machine::Native;
+use millrace_machine::{Native, lock_unpoisoned};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, write};
 
@@ -159,7 +159,7 @@ impl OutputQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_unpoisoned(&self.state)
     }
 }
 

@@ -1,7 +1,8 @@
 //! Counts I/O errors of an export, for monitoring.
 //!
-//! The I/O threads of both servers count the errors when requests complete; observers read the
-//! counts. Invariant: only failures of drives count, never requests that were invalid.
+//! The I/O threads of the NBD and vhost-user servers count the errors when requests complete;
+//! observers read the counts. Invariant: only failures of drives count, never requests that were
+//! invalid.
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 

@@ -13,14 +13,14 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use millrace_block::{
     Bio, Buffer, Completion, Error, ErrorKind, GroupId, Layout, Op, Reject, SECTOR_SHIFT, Stamp,
     Status,
 };
-use millrace_machine::{Doorbell, Machine, Native, Thread, debug_fields};
+use millrace_machine::{Doorbell, Machine, Native, Thread, debug_fields, lock_unpoisoned};
 use millrace_runtime::{IoConfig, IoContext};
 
 use crate::block_device::check_range;
@@ -102,7 +102,7 @@ struct Progress {
 impl Promise {
     fn keep(&mut self, completion: Completion) {
         let Some(answer) = self.answer.take() else { return };
-        let mut progress = answer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut progress = lock_unpoisoned(&answer);
         progress.completion = Some(Completion { user_data: self.user_data, ..completion });
         let waker = progress.waker.take();
         drop(progress);
@@ -136,7 +136,7 @@ impl Future for Pending {
     type Output = Completion;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Completion> {
-        let mut progress = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut progress = lock_unpoisoned(&self.0);
         match progress.completion.take() {
             Some(completion) => Poll::Ready(completion),
             None => {

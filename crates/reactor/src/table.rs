@@ -107,7 +107,7 @@ impl OperationTable {
 
     pub(crate) fn insert(&mut self, source: Source, user_data: u64, op: Op) -> OperationKey {
         let inbox = &mut self.inboxes[usize::from(source.0)];
-        assert!(inbox.open, "an operation was pushed to a source that was released");
+        assert!(inbox.open, "an operation was submitted for an event source that was released");
         inbox.pending += 1;
         inbox.completions.reserve(inbox.pending);
         let index = self.free_slots.pop().map_or(self.slots.len(), |index| index as usize);

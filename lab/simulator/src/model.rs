@@ -51,7 +51,8 @@ pub struct Share {
     pub origin: Cow<'static, str>,
 }
 
-/// A number of cache lines, such as [`WorkCosts::request_queue`], and the source of this number.
+/// A number of cache lines that a step touches, such as [`WorkCosts::request_queue`], and the
+/// publication or measurement that it is from.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Lines {
@@ -492,10 +493,12 @@ impl Model {
             origin_given("hyper_threads.gain", &gain.origin)?;
         }
         let poll_ns = self.cpu.spin_poll.ns;
-        check("cpu.spin_poll", poll_ns >= 1.0, || format!("ns is {poll_ns}; write 1 or more"))?;
+        check("cpu.spin_poll", poll_ns >= 1.0, || {
+            format!("the time ns is {poll_ns}; write 1 or more")
+        })?;
         let slice_ns = self.threads.time_slice.ns;
         check("threads.time_slice", slice_ns >= 1_000.0, || {
-            format!("ns is {slice_ns}; write 1000 or more")
+            format!("the time ns is {slice_ns}; write 1000 or more")
         })
     }
 

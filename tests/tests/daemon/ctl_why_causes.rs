@@ -192,6 +192,8 @@ fn full_cache_and_useless_cache_are_named() {
     let cached = Setup { volume, ..PLAIN };
     let why = cached.why(&[("a", ClientIo::write(4096, 64))]);
     assert!(warning(&why, "cache of v: ").contains(" writes waited for room: "), "{why}");
+    let said = "a waits for room in the volume's cache: its I/Os take ";
+    assert!(says(&why).starts_with(said), "{why}");
     let why = cached.why(&[("a", ClientIo::read(64 << 10, 4))]);
     warning(&why, "cache of v: 100 % of the pages that clients read were not in memory");
 }

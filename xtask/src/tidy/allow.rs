@@ -90,7 +90,7 @@ impl AllowList {
             if sum < entry.limit {
                 let change = match sum {
                     0 => "is not needed any more; remove the entry".to_owned(),
-                    _ => format!("has shrunk to {sum}; write this number in the entry"),
+                    _ => format!("now needs only {sum}; write this number in the entry"),
                 };
                 let message = format!("{} {change}", entry.key);
                 findings.push(Finding::new(&self.path, entry.line, message));

@@ -117,7 +117,8 @@ impl Default for ServingConfig {
     }
 }
 
-/// Nanoseconds between two updates of a volume's `ServingChoice` by one channel.
+/// Nanoseconds between two updates by one channel (submitter) of the measurements from which the
+/// volume's serving mode is chosen.
 const MEETING_NS: u64 = 250_000;
 /// Shortest time, in nanoseconds, for which a mode is measured. Multiplied by the number of active
 /// channels, because channels that share CPUs run one after the other.

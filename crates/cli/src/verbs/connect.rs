@@ -86,8 +86,8 @@ fn socket(text: &str) -> Result<PathBuf, String> {
 #[derive(Debug, PartialEq, Eq)]
 struct SocketFolder {
     folder: PathBuf,
-    /// True if any user may have created the directory, so that the user of the server must be
-    /// checked.
+    /// True if any user of the host may have created the directory. Then the verb checks which user
+    /// the daemon behind the socket runs as.
     is_anybodys: bool,
 }
 

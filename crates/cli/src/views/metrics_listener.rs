@@ -6,8 +6,9 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use millrace_machine::lock_unpoisoned;
 use rustix::event::{EventfdFlags, eventfd};
 
 pub struct MetricsListener {
@@ -43,7 +44,7 @@ impl MetricsListener {
     }
 
     fn bound(&self) -> MutexGuard<'_, Option<BoundAddress>> {
-        self.bound.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_unpoisoned(&self.bound)
     }
 
     pub fn socket(&self) -> Option<Arc<TcpListener>> {

@@ -35,16 +35,22 @@ pub const TRACE_START: Verb<TraceStart, NoAnswer> =
 pub const TRACE_STATUS: Verb<NoArguments, TraceStatus> = Verb::new(
     "trace-status",
     Access::Everybody,
-    "`events` written and `dropped` so far; `files` once the recording has ended",
+    "returns counts of `events` and `dropped` ones so far; `files` once the recording has ended",
 );
-pub const TRACE_STOP: Verb<NoArguments, TraceStatus> =
-    Verb::new("trace-stop", Access::Everybody, "ends the recording; answers as `trace-status`");
+pub const TRACE_STOP: Verb<NoArguments, TraceStatus> = Verb::new(
+    "trace-stop",
+    Access::Everybody,
+    "ends the recording; returns the same as `trace-status`",
+);
 pub const LOCKS_START: Verb<NoArguments, NoAnswer> =
     Verb::new("locks-start", Access::Everybody, "starts lock statistics and answers `{}`");
 pub const LOCKS_STATUS: Verb<NoArguments, LockReport> =
     Verb::new("locks-status", Access::Everybody, "returns the lock statistics so far");
-pub const LOCKS_STOP: Verb<NoArguments, LockReport> =
-    Verb::new("locks-stop", Access::Everybody, "ends lock statistics; answers like `locks-status`");
+pub const LOCKS_STOP: Verb<NoArguments, LockReport> = Verb::new(
+    "locks-stop",
+    Access::Everybody,
+    "ends lock statistics; returns the same as `locks-status`",
+);
 pub const SET: Verb<SetVolume, VolumeChange> =
     Verb::new("set", Access::Admins, "changes settings of a volume");
 pub const SET_GROUP: Verb<SetGroup, GroupChange> =

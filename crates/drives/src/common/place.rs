@@ -22,7 +22,8 @@ pub struct DataPlace {
     pub read_only: bool,
 }
 
-/// Returns two numbers that identify a file, or its folder and name until the file exists.
+/// Returns two numbers that identify a file. If the file does not exist yet, they are a hash of its
+/// directory and name.
 pub(crate) fn file_identity(path: &Path) -> Option<(u64, u64)> {
     Some(match std::fs::metadata(path) {
         Ok(meta) => identity_of(&meta),

@@ -48,9 +48,10 @@ pub(crate) struct NbdQueue {
     size: QueueSize,
     ring: ThreadBound<Ring>,
     links: Vec<NbdLink>,
-    /// Requests of the queue by tag, then requests of other queues.
+    /// First an entry for each tag of this queue, then entries for requests that other queues send
+    /// over connections of this one.
     flights: Vec<NbdFlight>,
-    /// Unused entries of `flights` for requests of other queues.
+    /// Indices of the entries for requests of other queues that are unused.
     free_guests: Vec<u32>,
     has_mail: Arc<AtomicBool>,
     mail: Vec<QueueMessage>,

@@ -88,8 +88,8 @@ impl ReconnectThread {
         lock_unpoisoned(&self.state).outcome.take()
     }
 
-    /// Cancels a reconnect in progress, whose thread then ends. Returns the serial number for a new
-    /// order to connect.
+    /// Cancels a reconnect in progress, whose thread then ends. Returns the serial number of the
+    /// next reconnect.
     pub(crate) fn forget(&self) -> u64 {
         let mut state = lock_unpoisoned(&self.state);
         state.wish += 1;

@@ -66,8 +66,8 @@ pub enum ReloadRefusal {
          first"
     )]
     GroupInUse { group: String, client: u16, export: String },
-    /// A failing drive does not take cached data of a volume to be removed, and
-    /// [`ReloadOptions::force`] is not set.
+    /// The cache of a volume that the reload removes cannot be written back, because a drive fails
+    /// writes, and [`ReloadOptions::force`] is not set.
     ///
     /// [`ReloadOptions::force`]: crate::ReloadOptions::force
     #[error(

@@ -413,7 +413,7 @@ impl Server {
             new;
         let key = volume.name.clone();
         if !self.config.exports.contains(&parent) {
-            return Err("the export's directory has changed; connect again".to_owned());
+            return Err("a reload has changed this export; connect again".to_owned());
         }
         if self.files.files.contains_key(&key) {
             if self.servers.nbd.as_ref().is_some_and(|one| one.is_used_on_demand(&key)) {

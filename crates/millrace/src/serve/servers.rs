@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{Builder, ScopedJoinHandle};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use millrace_block::{Error, Volume};
 use millrace_exports::nbd::{self, ExportRequests, Listen, Observer, StopReport};
 use millrace_exports::vhost::{Say, VhostConfig, VhostExport, VhostObserver, VhostServer};
 use millrace_exports::{ClientReport, virtio};
-use millrace_machine::{Native, debug_fields};
+use millrace_machine::{Native, debug_fields, lock_unpoisoned};
 
 use super::config::{ExportConfig, ServeConfig};
 use super::groups::ServedGroups;
@@ -303,7 +303,7 @@ impl Servers {
     pub(super) fn halt(&mut self, timeout: Duration) -> StopReport {
         let Servers { nbd, vhost, .. } = self;
         let vhost = Mutex::new(vhost);
-        let stop_vhost = || vhost.lock().unwrap_or_else(PoisonError::into_inner).halt(timeout);
+        let stop_vhost = || lock_unpoisoned(&vhost).halt(timeout);
         std::thread::scope(|scope| {
             // If no thread can be started, the servers are stopped one after the other.
             let stopping = Builder::new().spawn_scoped(scope, stop_vhost).ok();

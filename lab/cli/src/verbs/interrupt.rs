@@ -6,11 +6,12 @@
 //! Used by `bench`, `explore`, `paper` and `replay`.
 
 use std::process::ExitCode;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use millrace_experiments::Interrupt;
+use millrace_machine::lock_unpoisoned;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -26,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 static IS_WAITING: Mutex<bool> = Mutex::new(false);
 
 fn is_waiting() -> MutexGuard<'static, bool> {
-    IS_WAITING.lock().unwrap_or_else(PoisonError::into_inner)
+    lock_unpoisoned(&IS_WAITING)
 }
 
 /// Runs `f`, which may wait forever. Ctrl-C during the call ends the program at once, because there

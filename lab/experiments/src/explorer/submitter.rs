@@ -159,9 +159,8 @@ impl Submitter {
     fn open(&self) -> Channel<Simulated> {
         let stamp = if self.state.scenario.layer.stamp_each { Stamp::Io } else { Stamp::Batch };
         let config = ChannelConfig { depth: self.spec.depth, stamp, thread: self.io_thread() };
-        let mut channel = Channel::open(&self.state.volume, config).expect(
-            "Channel::open must succeed on an I/O thread, or if any thread may use the queues",
-        );
+        let mut channel = Channel::open(&self.state.volume, config)
+            .expect("Channel::open must succeed: this is an I/O thread, or queues need none");
         channel.set_drain_timeout(Duration::from_micros(self.spec.drain_us.into()));
         channel
     }

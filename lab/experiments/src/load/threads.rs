@@ -5,16 +5,16 @@
 //! dropped after the simulation, outside of virtual time.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use millrace_machine::{CpuId, Machine, Thread};
+use millrace_machine::{CpuId, Machine, Thread, lock_unpoisoned};
 use millrace_simulator::{Model, Report, Simulation};
 
 use crate::load::error::BenchError;
 
 /// Locks a mutex, even if a thread panicked while it held the lock.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    lock_unpoisoned(&mutex)
 }
 
 /// Waits for the end of all threads. Fails if one of them has panicked.

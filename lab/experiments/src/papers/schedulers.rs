@@ -54,8 +54,8 @@ struct Settings {
     only: Option<String>,
     #[serde(default)]
     groups: bool,
-    /// Number of clients for each entry of `clients`. For entries with `others = true`, the setting
-    /// `others` is the number.
+    /// Number of clients that each entry of `clients` stands for. Entries that have `others = true`
+    /// stand for as many clients as the setting `others` says.
     #[serde(default = "one")]
     threads: u32,
     #[serde(default)]

@@ -1,8 +1,8 @@
-//! Volumes of this process as the target of a replay: a channel to each volume, all on the engine's
-//! thread.
+//! Replays I/O on volumes of this process, through one channel (`Channel`) to each volume.
 //!
-//! The target owns the channels and the buffers of their bios, on this machine or on a simulated
-//! one (simulated.rs). The engine calls the target.
+//! The engine calls this target from one thread, which submits and polls all channels. The target
+//! owns the channels and the buffers of their bios. It runs on this machine or on a simulated one
+//! (simulated.rs).
 
 use std::sync::Arc;
 

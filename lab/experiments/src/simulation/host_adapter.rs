@@ -43,8 +43,8 @@ pub struct HostAdapterConfig {
     pub coalescing: bool,
 }
 
-/// Entries of the driver's free list that one command writes, its own and the next one, each a
-/// cache line.
+/// The two entries of the driver's free list that a command writes: its own and the entry after it.
+/// Each entry takes a cache line.
 type FreeEntries = [[u64; 8]; 2];
 
 pub(crate) struct HostAdapter<M: Machine> {

@@ -106,6 +106,10 @@ fn why(interval: &ObservedInterval<'_>) -> VolumeExplanation {
     let rows = groups::rows(now, Some(before));
     let says = match groups.first() {
         None => nothing(interval),
+        Some(first) if held(first).is_none() && interval.is_cache_full() => {
+            let (name, mean) = (visible(&first.group), time(first.mean_ms));
+            format!("{name} waits for room in the volume's cache: its I/Os take {mean} each.")
+        }
         Some(first) => {
             let row = rows.iter().find(|row| row.name == first.group);
             sentence((first, &groups), row, now)
@@ -150,6 +154,11 @@ fn accepted(now: &Report) -> &'static str {
     }
 }
 
+/// Returns the main cause of a group's latency, unless its I/Os mainly spend their time in drives.
+fn held(group: &GroupExplanation) -> Option<&LatencyCause> {
+    group.causes.first().filter(|cause| cause.reason != DRIVE)
+}
+
 fn sentence(
     (group, all): (&GroupExplanation, &[GroupExplanation]),
     row: Option<&GroupRow>,
@@ -157,7 +166,7 @@ fn sentence(
 ) -> String {
     let name = visible(&group.group);
     let main = group.causes.first();
-    let Some(cause) = main.filter(|cause| cause.reason != DRIVE) else {
+    let Some(cause) = held(group) else {
         if group.ios == 0.0 {
             return format!("{name} waits for the drives: {}.", so_far(group));
         }
@@ -186,10 +195,7 @@ fn sentence(
             format!("{name} is slow because its limit ({}) delays it: {share}.", visible(&limits))
         }
         "weight" => {
-            let shares = row.map_or_else(String::new, |row| {
-                let (wanted, got, weight) = (row.wanted_percent, row.got_percent, row.weight);
-                format!("; drive time: {wanted:.0} % due by weight {weight}, {got:.0} % received")
-            });
+            let shares = row.map_or_else(String::new, |row| shares(row, now));
             match row.is_some_and(|row| row.got_percent > row.wanted_percent) {
                 true => format!("{name} waits for its turn among the groups: {share}{shares}."),
                 false => {
@@ -225,6 +231,16 @@ fn sentence(
             format!("{name} {waits}: {share}.")
         }
     }
+}
+
+fn shares(row: &GroupRow, now: &Report) -> String {
+    let find = |name: &str| now.group_counts.iter().find(|group| group.name == name);
+    let parent = find(&row.name).and_then(|group| find(group.parent.as_deref()?));
+    let within = parent.map_or_else(String::new, |parent| {
+        format!(" in group {} of weight {}", visible(&parent.name), parent.weight)
+    });
+    let (wanted, got, weight) = (row.wanted_percent, row.got_percent, row.weight);
+    format!("; drive time: {wanted:.0} % due by weight {weight}{within}, {got:.0} % received")
 }
 
 /// Returns a text with the share of the time in which a group had no I/O in flight, or nothing if
@@ -409,6 +425,11 @@ mod tests {
         let rows = groups::rows(&now, None);
         let said = sentence((&explained(&[("weight", 70.0)]), &[]), rows.first(), &now);
         assert!(said.ends_with("; drive time: 25 % due by weight 100, 25 % received."), "{said}");
+        let mut groups = vec![group("vm7", 100, 10, 1), group("gold", 300, 0, 0)];
+        groups[0].parent = Some("gold".into());
+        let now = report(1, groups);
+        let said = sentence((&explained(&[("weight", 70.0)]), &[]), rows.first(), &now);
+        assert!(said.contains("due by weight 100 in group gold of weight 300, 25 %"), "{said}");
         let settings = [("latency-target".to_owned(), "p99 2ms".to_owned())].into();
         let groups = vec![GroupState { name: "gold".into(), settings, ..GroupState::default() }];
         let now = Report { groups, ..Report::default() };

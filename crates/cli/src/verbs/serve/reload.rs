@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use millrace::{
     ConfigDifference, ExportConfig, Listen, ReloadError, ReloadOptions, ReloadRefusal, ServeConfig,
@@ -15,6 +15,7 @@ use millrace::{
 };
 use millrace_console::say;
 use millrace_drives::file_place;
+use millrace_machine::lock_unpoisoned;
 use millrace_reactor::Backend;
 
 use super::check::{lost_file, start_error, view_sockets, warnings};
@@ -88,7 +89,7 @@ impl ConfigReloader {
     }
 
     fn running(&self) -> MutexGuard<'_, RunningText> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_unpoisoned(&self.running)
     }
 
     /// Reads a configuration file, whose relative paths start from the file's directory.

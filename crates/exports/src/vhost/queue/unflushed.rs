@@ -45,7 +45,8 @@ pub(crate) struct UnflushedWrites {
 struct RegionMarks {
     /// Inflight region of the last frontend, which may reconnect to the next process.
     region: Option<Inflight>,
-    /// Random number that identifies this daemon in the mark of unflushed writes.
+    /// Random number of this daemon, written to the inflight region while it has unflushed writes,
+    /// so that the next daemon can tell whose they are.
     daemon: u32,
     flush: u64,
 }

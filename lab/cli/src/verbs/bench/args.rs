@@ -417,12 +417,12 @@ pub struct ServingArgs {
     /// without a job, or all but the first; none on a machine with one CPU]
     #[arg(long, value_delimiter = ',', value_name = "CPUS", conflicts_with = "connect")]
     pub workers: Vec<CpuRange>,
-    /// High watermark: a batch starts by itself when it has this number of I/Os for each drive
+    /// High watermark: a batch starts by itself when it has this number of I/Os per drive
     /// [default: 32]
     #[arg(long, value_name = "N", conflicts_with = "connect")]
     #[arg(value_parser = whole::<u32>(0..=65_536))]
     pub plug_high: Option<u32>,
-    /// Low watermark: the submitting thread itself serves batches with fewer I/Os for each drive
+    /// Low watermark: a batch with fewer I/Os per drive is served by the submitting thread itself
     /// [default: 16]
     #[arg(long, value_name = "N", conflicts_with = "connect")]
     #[arg(value_parser = whole::<u32>(0..=65_536))]

@@ -3,9 +3,10 @@
 //! The lab's replay reads the trace on a thread of its own. Meanwhile the verb shows a progress
 //! bar, and notes at the end. Both threads share the `TraceProgress` through an `Arc`.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use millrace_experiments::trace::{AnySource, TraceIo, TraceSource, unmeasured_note};
+use millrace_machine::lock_unpoisoned;
 
 const IOS_A_LOOK: u64 = 4_096;
 
@@ -37,7 +38,7 @@ impl TraceProgress {
     }
 
     pub fn known(&self) -> MutexGuard<'_, ProgressState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_unpoisoned(&self.0)
     }
 }
 

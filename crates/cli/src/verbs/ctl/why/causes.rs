@@ -50,7 +50,8 @@ pub struct GroupExplanation {
     /// percent.
     pub cost_percent: f64,
     pub causes: Vec<LatencyCause>,
-    /// Mean wait of the group's I/Os before dispatch, in milliseconds; at least `waiting_ms`.
+    /// Mean wait of the group's I/Os before dispatch, in milliseconds. Raised to `waiting_ms` if
+    /// that is longer.
     pub waited_ms: f64,
 }
 

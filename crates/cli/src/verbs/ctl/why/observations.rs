@@ -3,7 +3,7 @@
 //! Each observation is a function of two reports that returns a line or nothing; `observations`
 //! calls them all. why.rs prints the lines below the table, and in JSON.
 
-use millrace_block::DiskCounter;
+use millrace_block::{DiskCounter, Op};
 use millrace_console::{counted, visible};
 
 use super::causes::FLUSH;
@@ -95,6 +95,12 @@ impl<'a> ObservedInterval<'a> {
         let of = |report: &'a Report| report.caches.iter().find(|one| one.volume == self.volume);
         let now = of(self.now)?;
         Some(of(self.before).map_or_else(|| now.clone(), |before| now.since(before)))
+    }
+
+    /// Returns true if at least half of the writes waited for room in the volume's cache.
+    pub fn is_cache_full(&self) -> bool {
+        let (writes, _) = self.completed(|op| op == Op::Write.name());
+        self.cache().is_some_and(|did| did.stats.throttled > 0 && did.stats.throttled * 2 >= writes)
     }
 
     fn full_cache(&self) -> Option<String> {

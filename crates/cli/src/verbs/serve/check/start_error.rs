@@ -23,7 +23,7 @@ pub fn to_problems(plan: &ServePlan, error: &StartError) -> ConfigProblems {
         ConfigPart::Listener(number) => {
             let is_open = text.ends_with("say who may connect");
             let keys =
-                if is_open { " by allow-users or allow-groups of its [[listener]]" } else { "" };
+                if is_open { ": set allow-users or allow-groups in its [[listener]]" } else { "" };
             (Some(plan.listeners[number].line), format!("nbd: {text}{keys}"))
         }
         ConfigPart::ListenerTls(number) => (Some(plan.listeners[number].tls_line), text),

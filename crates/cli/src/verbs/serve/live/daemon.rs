@@ -4,13 +4,13 @@
 //! recording, and current lock statistics. Otherwise it only reads counters, so that a request
 //! costs the I/O threads no more than the transfer of the cache lines that are read.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use millrace::{GroupConfig, Server, VolumeSpace, Words};
 use millrace_block::{Disk, DiskCounter, Op, StatsSnapshot, TenantSnapshot, Volume};
 use millrace_exports::nbd::Observer;
-use millrace_machine::Native;
+use millrace_machine::{Native, lock_unpoisoned};
 use rustix::system::uname;
 
 use super::dirty_marks::DirtyMarks;
@@ -101,7 +101,7 @@ impl LiveDaemon {
 
     /// Returns the current `ServedLists`. While a caller keeps them, removed drives stay open.
     pub fn lists(&self) -> Arc<ServedLists> {
-        Arc::clone(&self.lists.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&lock_unpoisoned(&self.lists))
     }
 
     /// Replaces the `ServedLists` after a change of volumes or exports. Waits until nobody uses the
@@ -109,7 +109,7 @@ impl LiveDaemon {
     pub fn follow(&self, server: &Server) {
         self.open_files.start_if_needed(server);
         let lists = Arc::new(ServedLists::new(server));
-        let mut place = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = lock_unpoisoned(&self.lists);
         let mut before = std::mem::replace(&mut *place, lists);
         drop(place);
         let deadline = Instant::now() + READERS_TIMEOUT;
@@ -120,7 +120,7 @@ impl LiveDaemon {
 
     /// Locks the server. A reload holds the lock for its whole duration.
     pub fn server(&self) -> MutexGuard<'_, Option<Server>> {
-        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_unpoisoned(&self.server)
     }
 
     pub fn try_server(&self) -> Option<MutexGuard<'_, Option<Server>>> {

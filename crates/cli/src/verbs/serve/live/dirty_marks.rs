@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use anyhow::{Context, anyhow, bail};
 use millrace::Cache;
 use millrace_console::shell_word;
 use millrace_drives::flock_holder;
-use millrace_machine::Native;
+use millrace_machine::{Native, lock_unpoisoned};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
 use crate::views::Refusal;
@@ -267,7 +267,7 @@ impl DirtyMarks {
     }
 
     fn lock(&self) -> Option<MutexGuard<'_, MarkFile>> {
-        Some(self.0.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(lock_unpoisoned(self.0.as_ref()?))
     }
 }
 

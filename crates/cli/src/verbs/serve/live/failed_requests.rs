@@ -4,10 +4,11 @@
 //! recovered.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use millrace_console::counted;
+use millrace_machine::lock_unpoisoned;
 
 use super::served_lists::NamedStates;
 
@@ -25,7 +26,7 @@ impl FailedRequests {
         counts: impl Iterator<Item = (&'a str, u64)> + Clone,
         now: Instant,
     ) -> Vec<u64> {
-        let mut windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut windows = lock_unpoisoned(&self.0);
         let windows = windows.of(counts.clone().map(|(drive, _)| drive)).iter_mut();
         windows.zip(counts).map(|(window, (_, count))| window.look(count, now)).collect()
     }

@@ -3,11 +3,11 @@
 //! The block layer frees its per-disk tables some seconds after the last client of a disk has left,
 //! but the allocator keeps the memory.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use millrace_block::{Volume, is_unused};
-use millrace_machine::Native;
+use millrace_machine::{Native, lock_unpoisoned};
 
 /// Time without departures of clients after which the heap is trimmed.
 const QUIET: Duration = Duration::from_secs(5);
@@ -40,7 +40,7 @@ impl HeapTrim {
     }
 
     fn is_due(&self, left: u64, now: Instant) -> bool {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock_unpoisoned(&self.0);
         if state.left != left {
             state.left = left;
             let first = state.since.map_or(now, |(first, _)| first);

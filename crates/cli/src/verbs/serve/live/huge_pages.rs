@@ -3,9 +3,10 @@
 //! The kernel walks the page tables of the process to compute it, so it is read at most every ten
 //! seconds.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use millrace_machine::lock_unpoisoned;
 use millrace_machine::payload::huge_bytes;
 
 const REUSE_TIME: Duration = Duration::from_secs(10);
@@ -15,7 +16,7 @@ pub struct HugePages(Mutex<Option<(Instant, u64)>>);
 
 impl HugePages {
     pub fn bytes(&self, now: Instant) -> u64 {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock_unpoisoned(&self.0);
         match *last {
             Some((at, bytes)) if now.duration_since(at) < REUSE_TIME => bytes,
             _ => {

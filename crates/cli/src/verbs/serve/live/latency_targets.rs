@@ -8,13 +8,13 @@
 //! once, and reported to clients until the target is met or changed.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use millrace::{GroupConfig, LatencyTarget, SchedulerKind, ServeConfig, ServedGroups};
 use millrace_block::{Disk, GroupId, Op, Snapshot, Volume};
 use millrace_drives::{UsualTimes, usual_times};
-use millrace_machine::{Native, nanoseconds};
+use millrace_machine::{Native, lock_unpoisoned, nanoseconds};
 
 use crate::config::group::members::{UsedVolume, children};
 use crate::config::group::targets::{ShareQuery, TargetQuery};
@@ -248,9 +248,7 @@ impl LatencyTargets {
     }
 
     fn drive_targets(&self) -> MutexGuard<'_, BTreeMap<(GroupId, usize, usize), DriveTarget>> {
-        // Ignores that another thread may have panicked with the lock held: the map has only plain
-        // numbers and texts, which a panic cannot leave inconsistent.
-        self.drive_targets.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_unpoisoned(&self.drive_targets)
     }
 }
 

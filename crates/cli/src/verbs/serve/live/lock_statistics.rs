@@ -2,11 +2,11 @@
 //!
 //! If a client dies, the next request or periodic check ends the statistics.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use millrace_block::Volume;
-use millrace_machine::{Deadline, LockMeter, Machine, Native};
+use millrace_machine::{Deadline, LockMeter, Machine, Native, lock_unpoisoned};
 
 use crate::views::Refusal;
 use crate::views::locks::{LockCounters, LockReport};
@@ -57,7 +57,7 @@ impl LockStatistics {
     }
 
     fn look(&self) -> MutexGuard<'_, Option<MeterSession>> {
-        let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = lock_unpoisoned(&self.0);
         place.take_if(|session| session.silence.is_over());
         place
     }

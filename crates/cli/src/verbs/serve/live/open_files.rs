@@ -8,12 +8,12 @@
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
-use std::sync::{Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use millrace::{ClosingFile, ExportRequests, FileChanges, FileTask, Server};
 use millrace_console::visible;
-use millrace_machine::Native;
+use millrace_machine::{Native, lock_unpoisoned};
 
 use super::daemon::LiveDaemon;
 use super::dirty_marks::mark_caches;
@@ -68,7 +68,7 @@ impl OpenFilesThreads {
     /// Passes a job to the thread of its directory. Returns the job if the thread's queue is full
     /// or no thread can be started. A client is refused when its `FileJob::Task` is dropped.
     fn give(&self, directory: &str, job: FileJob) -> Option<FileJob> {
-        let mut directories = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut directories = lock_unpoisoned(&self.directories);
         if !directories.contains_key(directory) {
             let (jobs, to_do) = sync_channel(TASKS_MAX);
             let daemon = Weak::clone(&self.daemon);
@@ -90,7 +90,7 @@ impl OpenFilesThreads {
     }
 
     fn warn(&self, text: &str) {
-        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut warnings = lock_unpoisoned(&self.warnings);
         if warnings.is_new(text, Instant::now()) {
             tracing::warn!("{}", visible(text));
         }

@@ -4,8 +4,9 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
+use millrace_machine::lock_unpoisoned;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::views::report::ProcessorTime;
@@ -18,7 +19,7 @@ static WAITED_MAX_NS: Mutex<u64> = Mutex::new(0);
 pub fn of_process() -> ProcessorTime {
     let ran = clock_gettime(ClockId::ProcessCPUTime);
     let waited_ns = waited_ns(Path::new("/proc/self/task"));
-    let mut max_ns = WAITED_MAX_NS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut max_ns = lock_unpoisoned(&WAITED_MAX_NS);
     *max_ns = waited_ns.max(*max_ns);
     let ran_ns = ran.tv_sec as u64 * 1_000_000_000 + ran.tv_nsec as u64;
     ProcessorTime { ran_ns, waited_ns: *max_ns }

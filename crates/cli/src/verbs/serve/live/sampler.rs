@@ -5,14 +5,14 @@
 //! idle even with 10,000 disks.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use millrace::{Cache, ServedGroups};
 use millrace_block::{
     Disk, GroupId, Op, SECTOR_SHIFT, Snapshot, StatsSnapshot, TenantSnapshot, Volume, is_unused,
 };
-use millrace_machine::Native;
+use millrace_machine::{Native, lock_unpoisoned};
 
 use super::sample_ring::{Reading, SampleRing};
 use super::served_lists::NamedStates;
@@ -64,7 +64,7 @@ impl StatsSampler {
         caches: &[Arc<Cache<Native>>],
         groups: &ServedGroups,
     ) {
-        let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut samples = lock_unpoisoned(&self.0);
         let SamplerState { ring, last_at, last } = &mut *samples;
         let last = last.of(volumes.iter().map(|volume| volume.name()));
         for (volume, before) in volumes.iter().zip(&mut *last) {
@@ -89,7 +89,7 @@ impl StatsSampler {
     }
 
     pub fn last(&self, seconds: usize) -> History {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).ring.last(seconds)
+        lock_unpoisoned(&self.0).ring.last(seconds)
     }
 }
 

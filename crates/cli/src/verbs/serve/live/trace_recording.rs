@@ -4,13 +4,13 @@
 //! must not exist, so that the daemon never overwrites anything.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use millrace::{Words, unknown_word, volume_device};
 use millrace_block::blktrace::EventCode;
 use millrace_block::{Disk, TraceStamp, Volume};
-use millrace_machine::Native;
+use millrace_machine::{Native, lock_unpoisoned};
 use millrace_runtime::{Recorder, RecorderConfig, TraceFilter, categories_of, trace_file};
 
 use crate::views::report::TraceStatus;
@@ -28,7 +28,7 @@ impl TraceRecording {
         volumes: &[Arc<Volume<Native>>],
         start: &TraceStart,
     ) -> Result<(), Refusal> {
-        let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = lock_unpoisoned(&self.0);
         if place.as_ref().is_some_and(|recorder| !recorder.has_ended()) {
             let text = "another recording is in progress; wait until it has ended";
             return Err(Refusal::new("busy", text));
@@ -72,13 +72,13 @@ impl TraceRecording {
     /// Returns true during a recording. Drops a recording that has ended by itself, because
     /// recordings keep drives open.
     pub fn is_active(&self) -> bool {
-        let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = lock_unpoisoned(&self.0);
         drop(place.take_if(|recorder| recorder.has_ended()));
         place.is_some()
     }
 
     pub fn status(&self) -> Result<TraceStatus, Refusal> {
-        let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = lock_unpoisoned(&self.0);
         match place.as_ref() {
             None => Err(none()),
             Some(recorder) if recorder.has_ended() => end(place.take()),
@@ -91,7 +91,7 @@ impl TraceRecording {
     }
 
     pub fn stop(&self) -> Result<TraceStatus, Refusal> {
-        end(self.0.lock().unwrap_or_else(PoisonError::into_inner).take())
+        end(lock_unpoisoned(&self.0).take())
     }
 }
 

@@ -4,13 +4,14 @@
 //! `millrace::Opening` opens the drives. This module also records created files, which a failed
 //! start removes, and logs which drive waits for a file that another process has locked.
 
+use std::sync::Mutex;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use millrace::{DriveConfig, Opened, Opening};
 use millrace_console::visible;
+use millrace_machine::lock_unpoisoned;
 
 use super::startup::StartProgress;
 use crate::config::ServePlan;
@@ -40,7 +41,7 @@ pub fn open(plan: &ServePlan, startup: &StartProgress) -> anyhow::Result<Opened>
         while let Some(drive) = opening.next_drive() {
             let spec = drive.spec.to_string();
             startup.step(format!("opening drive {} ({})", visible(&drive.name), visible(&spec)))?;
-            *current.lock().unwrap_or_else(PoisonError::into_inner) = Some(drive);
+            *lock_unpoisoned(current) = Some(drive);
             opening.open_next().map_err(problem)?;
             let made = opening.created().after(noted);
             noted += made.paths().count();
@@ -61,7 +62,7 @@ fn watch(
 ) {
     let mut seen: Option<(&DriveConfig, bool)> = None;
     while waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-        let Some(drive) = *current.lock().unwrap_or_else(PoisonError::into_inner) else { continue };
+        let Some(drive) = *lock_unpoisoned(current) else { continue };
         let said = match seen {
             Some((last, said)) if std::ptr::eq(last, drive) => said || say(drive, startup),
             _ => false,

@@ -15,6 +15,7 @@ use millrace::Created;
 use millrace_console::output_queue;
 use millrace_drives::Cancel;
 use millrace_exports::remove_socket_files;
+use millrace_machine::lock_unpoisoned;
 
 use crate::verbs::serve::live::daemon::LiveDaemon;
 use crate::views::Reload;
@@ -156,7 +157,7 @@ impl StartProgress {
     }
 
     fn lock(&self) -> MutexGuard<'_, StartState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_unpoisoned(&self.state)
     }
 }
 
