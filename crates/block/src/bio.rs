@@ -236,12 +236,18 @@ impl Bio {
     }
 
     /// Creates a read into several buffers as one I/O (\[OLS\] readv).
+    ///
+    /// # Panics
+    /// Panics if the buffers have 2 TiB or more in all.
     #[must_use]
     pub fn readv(sector: Sector, buffers: Vec<Buffer>) -> Bio {
         Bio::owned_vectored(Op::Read, sector, buffers)
     }
 
     /// Creates a write of several buffers as one I/O.
+    ///
+    /// # Panics
+    /// Panics if the buffers have 2 TiB or more in all.
     #[must_use]
     pub fn writev(sector: Sector, buffers: Vec<Buffer>) -> Bio {
         Bio::owned_vectored(Op::Write, sector, buffers)

@@ -164,7 +164,7 @@ impl Server {
     /// Returns true if an I/O thread panicked or lost its ring, so that its connections are stuck.
     /// The call is cheap.
     #[must_use]
-    pub fn failed(&self) -> bool {
+    pub fn has_failed(&self) -> bool {
         self.shared.ending.failed.is_set()
     }
 

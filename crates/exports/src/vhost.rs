@@ -252,7 +252,7 @@ impl VhostServer {
     /// Returns true if an I/O thread panicked or lost its ring, so that its queues are stuck. The
     /// call is cheap.
     #[must_use]
-    pub fn failed(&self) -> bool {
+    pub fn has_failed(&self) -> bool {
         self.failed.is_set()
     }
 

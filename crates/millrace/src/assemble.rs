@@ -75,7 +75,7 @@ pub fn volume_device(minor: u32) -> u32 {
 
 /// Reason why drives could not be opened or could not form a volume. `Display` shows the whole
 /// cause.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
     /// Opening a drive failed.

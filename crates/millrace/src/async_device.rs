@@ -37,7 +37,8 @@ const BUFFER_MAX_BYTES: usize = 1 << 30;
 /// A volume for async programs.
 ///
 /// Dropping it waits until all I/O in flight has ended: until a drive answers or its timeout, 30 s
-/// by default, expires. Drop it only where the thread may block.
+/// by default, expires. Drop it only where the thread may block, such as a thread that the runtime
+/// has for blocking calls.
 ///
 /// # Example
 ///
@@ -242,8 +243,9 @@ impl AsyncDevice {
         self.volume.limits().logical_block_size
     }
 
-    /// Submits a bio, which runs whether or not the future is awaited. The status is `Aborted` if
-    /// the device's thread has ended because its ring failed or a driver panicked.
+    /// Submits a bio, which runs whether or not the future is awaited. Unlike with
+    /// [`AsyncDevice::write`], the completion returns the buffer also if the I/O failed. The status
+    /// is `Aborted` if the device's thread has ended because its ring failed or a driver panicked.
     pub fn submit(&self, mut bio: Bio) -> Pending {
         if bio.group() == GroupId::DEFAULT {
             bio = bio.with_group(self.group);
@@ -268,7 +270,8 @@ impl AsyncDevice {
         self.transfer(io, Bio::read(sector, Buffer::new(len_bytes))).await
     }
 
-    /// Writes a buffer at `offset_bytes`, a multiple of the logical block. Returns the buffer.
+    /// Writes a buffer at `offset_bytes`, a multiple of the logical block. Returns the buffer. An
+    /// error loses the buffer; use [`AsyncDevice::submit`] to get it back.
     ///
     /// # Errors
     /// Fails as [`AsyncDevice::read`] does.

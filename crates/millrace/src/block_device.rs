@@ -24,7 +24,8 @@ const PIECES_MAX: usize = 8;
 /// Offsets and lengths must be multiples of [`BlockDevice::block_bytes`]; others are refused with
 /// `InvalidInput`, as are ranges beyond the end. A write is durable after [`BlockDevice::flush`]. A
 /// device stays with the thread that opened it: it is not `Send`. For several threads, open one on
-/// each with [`BlockDevice::open`].
+/// each with [`BlockDevice::open`]. Its methods panic if the thread's ring fails, as
+/// [`Channel::wait`] does.
 ///
 /// # Example
 ///

@@ -157,7 +157,7 @@ fn unique<'a>(
 }
 
 /// Part of a configuration that an error refers to. Indexes count from 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ConfigPart {
     /// No single part: the error concerns the whole configuration.
@@ -191,7 +191,7 @@ pub enum ConfigPart {
 /// assert_eq!(error.kind(), ErrorKind::NotFound);
 /// assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::NotFound);
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StartError {
     /// Part of the configuration that caused the error.
     pub part: ConfigPart,
@@ -229,6 +229,12 @@ impl From<StartError> for io::Error {
             (None, _) => io::ErrorKind::Other,
         };
         io::Error::new(kind, error)
+    }
+}
+
+impl From<SetupError> for io::Error {
+    fn from(error: SetupError) -> io::Error {
+        StartError::new(ConfigPart::Whole, error).into()
     }
 }
 

@@ -37,6 +37,9 @@ pub const DEFAULT_GROUP: &str = "default";
 /// assert_eq!(volume.group_stats().len(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// [`Groups`](crate::Groups) works with another type of this name, which has the parent's number:
+/// [`block::GroupConfig`](crate::block::GroupConfig).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupConfig {
     /// Name of the group, unique among groups. A group called `default` changes the settings of all

@@ -145,8 +145,8 @@ pub use millrace_cache::{
     AtRisk, Cache, CacheConfig, CacheMode, CacheStats, DriveAtRisk, Registered,
 };
 pub use millrace_drives::{
-    Cancel, Chance, DryRun, Effect, FaultControl, FaultRule, OpenOptions, Spec, SpecError, Words,
-    nearest, open_on, unknown_word,
+    Cancel, Chance, DryRun, Effect, FaultControl, FaultRule, Spec, SpecError, Words,
+    fault_controls, nearest, open_on, unknown_word,
 };
 pub use millrace_machine::{CpuId, Machine, Native, NodeId, Topology};
 pub use millrace_reactor::Backend;

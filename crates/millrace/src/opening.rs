@@ -136,6 +136,7 @@ impl Opened {
 
 /// Findings of [`Opened::dry_run`].
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct DryOpened {
     /// Volumes whose drives could all be opened, without their configured caches.
     pub volumes: Vec<Arc<Volume<Native>>>,

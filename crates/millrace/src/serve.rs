@@ -104,12 +104,12 @@ impl Server {
             Ok((workers, Servers::start(config, &opened, say)?))
         };
         let (workers, servers) = start().inspect_err(|_| opened.created.remove())?;
-        Ok(Server::of_parts(config, opened, workers, servers))
+        Ok(Server::from_parts(config, opened, workers, servers))
     }
 
     /// Creates a server from parts that were opened and started one after another for `config`.
     #[must_use]
-    pub fn of_parts(
+    pub fn from_parts(
         config: &ServeConfig,
         opened: Opened,
         workers: DriveWorkers,

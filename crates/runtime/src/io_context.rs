@@ -126,6 +126,9 @@ impl IoContext {
     ///
     /// # Errors
     /// Returns an error if a drive cannot open its queue.
+    ///
+    /// # Panics
+    /// Panics if `depth` is not 1 to 65,536.
     pub fn channel(
         &mut self,
         volume: &Arc<Volume<Native>>,

@@ -29,7 +29,7 @@ impl fmt::Display for Rejected {
 impl core::error::Error for Rejected {}
 
 /// The reason why a bio was not accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reject {
     /// The channel is full: poll, then try again.
     Full,

@@ -195,7 +195,7 @@ pub fn cost(value: KeyValue<'_, '_>) -> Option<CostModel> {
     }
     let [read, write] = rates;
     let cost = (section.problem_count() == before)
-        .then(|| CostModel { read: OpCost::of_rates(&read), write: OpCost::of_rates(&write) });
+        .then(|| CostModel { read: OpCost::from_rates(&read), write: OpCost::from_rates(&write) });
     section.finish();
     cost
 }

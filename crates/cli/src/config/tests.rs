@@ -52,7 +52,7 @@ fn drive_says_what_it_does_in_second_and_layer_gets_costs() {
     use millrace::{CostModel, OpCost, OpRates};
     let cost = |text: &str| plan(&whole(text, "", "")).config.volumes[0].drives[0].options.cost;
     let rates = |random_iops, sequential_iops, bytes_per_s| {
-        OpCost::of_rates(&OpRates { random_iops, sequential_iops, bytes_per_s })
+        OpCost::from_rates(&OpRates { random_iops, sequential_iops, bytes_per_s })
     };
     let dotted = "cost.read-iops = 98000\ncost.read-bandwidth = 540000000\n\
                   cost.write-iops = 90000\ncost.write-sequential-iops = 95000\n\

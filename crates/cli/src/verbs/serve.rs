@@ -213,7 +213,7 @@ fn serve(
     marks.lost().iter().for_each(|volume| tracing::warn!("{}", dirty_marks::warning(volume)));
     say(&report::serving(&plan, &opened, &workers, source.data_dir.as_deref()));
     say(&view_sockets::describe(&sockets));
-    let server = Server::of_parts(&plan.config, opened, workers, server);
+    let server = Server::from_parts(&plan.config, opened, workers, server);
     let parts = (Arc::clone(&marks), Box::new(reloader) as _, Arc::clone(&sockets.metrics));
     let daemon = LiveDaemon::new(server, parts);
     startup.reload_by(&daemon);

@@ -119,7 +119,9 @@ impl Server {
         self.shared.note_change();
         self.shared.mailboxes.iter().for_each(|mailbox| mailbox.ring());
         let deadline = Instant::now() + FOLLOW_TIMEOUT;
-        while !self.shared.served.is_served(version) && Instant::now() < deadline && !self.failed()
+        while !self.shared.served.is_served(version)
+            && Instant::now() < deadline
+            && !self.has_failed()
         {
             std::thread::sleep(LOOK);
         }

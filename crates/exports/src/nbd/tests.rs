@@ -286,9 +286,9 @@ fn senseless_settings_are_refused_and_the_least_is_taken() {
     assert!(wrong(|config| config.listeners[0].exports.push(0)).contains("two exports are called"));
     let server = Server::start(good()).unwrap();
     assert_eq!(server.addresses(), [Listen::Unix(dir.path().join("s"))]);
-    assert!(!server.failed());
+    assert!(!server.has_failed());
     server.shared.ending.failed.set();
-    assert!(server.failed());
+    assert!(server.has_failed());
     server.set_stall_timeout(Duration::from_nanos(77));
     assert_eq!(server.shared.stall_timeout(), 77);
     drop(server);

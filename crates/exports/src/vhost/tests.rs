@@ -77,7 +77,7 @@ fn only_the_older_design_locks_and_a_server_frees_its_socket() {
         let server = start(VhostExport { threads, ..export(&socket) }).unwrap();
         let is_shared = threads == Threads::Shared;
         assert_eq!(server.exports[0].shared.common.lock.is_some(), is_shared);
-        assert_eq!((server.notes(), server.failed()), (&[][..], false));
+        assert_eq!((server.notes(), server.has_failed()), (&[][..], false));
         let observer = server.observer();
         let names = |errors: Vec<ExportErrors>| errors.into_iter().map(|one| one.export).collect();
         let (stats, errors): (_, Vec<String>) = (observer.stats(), names(observer.errors()));
@@ -120,7 +120,7 @@ fn what_went_wrong_and_what_there_is_to_know_is_passed_on() {
         };
         assert_eq!(server.notes(), ["a note"]);
         assert!(server.exports[0].threads.wait(Duration::from_secs(20)));
-        assert_eq!(server.failed(), io != Played::Serves, "{io:?}");
+        assert_eq!(server.has_failed(), io != Played::Serves, "{io:?}");
         let failures = server.stop(Duration::ZERO);
         assert_eq!(failures.len(), expected.len(), "{failures:?}");
         assert!(failures.iter().zip(&expected).all(|(found, text)| found.contains(text)));

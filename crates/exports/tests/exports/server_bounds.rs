@@ -253,5 +253,5 @@ fn errors_of_drives_count_for_the_export_and_of_clients_not() {
     let counts: Vec<_> = errors.iter().map(|one| (one.export.as_str(), one.count)).collect();
     assert_eq!(counts, [("0", 0), ("1", 3)]);
     assert_eq!((errors[0].last, errors[1].last), ("", "no space left on the drive"));
-    assert!(!running.server.failed());
+    assert!(!running.server.has_failed());
 }

@@ -15,7 +15,8 @@ use crate::config::VolumeConfig;
 use crate::groups::{DEFAULT_GROUP, GroupConfig};
 
 /// Changes from the served configuration to another one.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ConfigDifference {
     /// Volumes to add, with their drives.
     pub added_volumes: Vec<VolumeConfig>,

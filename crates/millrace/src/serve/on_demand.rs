@@ -72,7 +72,8 @@ pub type BeforeServing<'a> = &'a dyn Fn(&Opened) -> Result<(), String>;
 
 /// Result of [`Server::finish`] or [`Server::close`]: exports on demand that were opened or closed,
 /// and texts about failures.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FileChanges {
     /// Names of the exports that were opened.
     pub opened: Vec<String>,

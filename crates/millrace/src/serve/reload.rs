@@ -56,7 +56,8 @@ impl Default for ReloadOptions<'_> {
 debug_fields!(ReloadOptions<'_>, dry_run, disconnect, force);
 
 /// Result of a reload, or of a dry run.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Reloaded {
     /// Changes that were made.
     pub difference: ConfigDifference,
@@ -67,7 +68,7 @@ pub struct Reloaded {
 }
 
 /// Reason why a configuration was not loaded. The served configuration has not changed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReloadError {
     /// The running server cannot make these changes, or clients use the exports to be removed.

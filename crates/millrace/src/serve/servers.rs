@@ -45,6 +45,7 @@ struct RunningGuests {
 
 /// Number of an export's requests that failed because of a drive, with the last reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ExportFailures {
     /// Name of the export; empty if the export is not served.
     pub export: String,
@@ -55,6 +56,7 @@ pub struct ExportFailures {
 }
 
 /// Read access to the statistics of the NBD and vhost-user-blk servers, from any thread.
+#[derive(Clone)]
 pub struct Observers {
     /// Statistics of the NBD server and its clients. `None` if no NBD server runs.
     pub nbd: Option<Observer>,
@@ -220,8 +222,8 @@ impl Servers {
 
     /// Returns true if an I/O thread has died.
     #[must_use]
-    pub fn failed(&self) -> bool {
-        self.nbd.as_ref().is_some_and(nbd::Server::failed) || self.vhost.failed()
+    pub fn has_failed(&self) -> bool {
+        self.nbd.as_ref().is_some_and(nbd::Server::has_failed) || self.vhost.has_failed()
     }
 
     /// Returns the queue of client requests for exports that are opened on demand. A program that

@@ -89,7 +89,7 @@ impl Calibration {
 
     /// Returns the scheduler's cost model that corresponds to the rates.
     pub fn cost(&self) -> CostModel {
-        CostModel { read: OpCost::of_rates(&self.read), write: OpCost::of_rates(&self.write) }
+        CostModel { read: OpCost::from_rates(&self.read), write: OpCost::from_rates(&self.write) }
     }
 }
 

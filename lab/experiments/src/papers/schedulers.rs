@@ -187,7 +187,7 @@ impl Point {
         let Some(preset) = self.preset() else { return CostModel::default() };
         let op = |iops, bytes_per_s| {
             let rates = OpRates { random_iops: iops, sequential_iops: iops, bytes_per_s };
-            OpCost::of_rates(&rates)
+            OpCost::from_rates(&rates)
         };
         CostModel {
             read: op(preset.random_iops.0, preset.bytes_per_s.0),

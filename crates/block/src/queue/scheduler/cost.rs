@@ -35,7 +35,7 @@ impl OpCost {
     /// # Source
     /// `calc_lcoefs` of the kernel's block/blk-iocost.c.
     #[must_use]
-    pub fn of_rates(rates: &OpRates) -> OpCost {
+    pub fn from_rates(rates: &OpRates) -> OpCost {
         let least = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
         let byte_ps = 1_000_000_000_000 / rates.bytes_per_s.max(1);
         let base_ns = |iops: u64| {
@@ -156,7 +156,7 @@ mod tests {
     fn io_of_4_kib_and_long_one_cost_what_they_take_at_their_rates() {
         let rates =
             OpRates { random_iops: 98_000, sequential_iops: 120_000, bytes_per_s: 540_000_000 };
-        let read = OpCost::of_rates(&rates);
+        let read = OpCost::from_rates(&rates);
         assert_eq!(read, OpCost { random_ns: 2_622, sequential_ns: 751, byte_ps: 1_851 });
         let model = CostModel { read, ..CostModel::default() };
         let cost = |sectors, last_end| model.of(Op::Read, (0, sectors), last_end);
@@ -168,9 +168,9 @@ mod tests {
     #[test]
     fn rates_that_bytes_alone_explain_leave_no_base() {
         let rates = OpRates { random_iops: 1, sequential_iops: 400_000, bytes_per_s: 1 << 30 };
-        let cost = OpCost::of_rates(&rates);
+        let cost = OpCost::from_rates(&rates);
         assert_eq!((cost.random_ns, cost.sequential_ns, cost.byte_ps), (999_996_186, 0, 931));
         let slowest = OpRates { random_iops: 0, sequential_iops: 0, bytes_per_s: 0 };
-        assert_eq!(OpCost::of_rates(&slowest).byte_ps, u32::MAX);
+        assert_eq!(OpCost::from_rates(&slowest).byte_ps, u32::MAX);
     }
 }

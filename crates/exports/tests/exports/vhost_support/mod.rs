@@ -142,7 +142,7 @@ impl Export {
     /// Stops it, which must go well.
     pub fn stop(mut self) {
         let server = self.server.take().unwrap();
-        assert!(!server.failed(), "{:?}", self.said());
+        assert!(!server.has_failed(), "{:?}", self.said());
         assert_eq!(server.stop(LONG), Vec::<String>::new());
     }
 
@@ -158,6 +158,6 @@ impl Export {
         let mut guest = self.guest();
         guest.write(0, 77, &[0x5a; 4096]);
         assert_eq!(guest.read(0, 77, 4096), [0x5a; 4096]);
-        assert!(!self.server.as_ref().unwrap().failed());
+        assert!(!self.server.as_ref().unwrap().has_failed());
     }
 }

@@ -41,7 +41,7 @@ pub fn measure(
         CheckFindings { starts: true, volumes: String::new(), deadline: probe::deadline() };
     let dry_run = DryRun { until: found.deadline, new_folder: made.map(Path::to_path_buf) };
     match Opened::dry_run(&plan.config.to_open(), dry_run) {
-        Ok(DryOpened { volumes, errors, notes, warnings }) => {
+        Ok(DryOpened { volumes, errors, notes, warnings, .. }) => {
             errors.iter().for_each(|error| found.refuse_start(plan, error));
             warnings::on_volumes(plan, &volumes, (&warnings, &notes));
             volumes.iter().for_each(|volume| found.volume(volume));

@@ -133,7 +133,7 @@ impl LiveDaemon {
         // failures.
         let server = self.try_server()?;
         let server = server.as_ref()?;
-        let failed = server.servers().failed().then(|| "an I/O thread has died".to_owned());
+        let failed = server.servers().has_failed().then(|| "an I/O thread has died".to_owned());
         failed.or_else(|| server.workers().failure().map(|error| error.to_string()))
     }
 
