@@ -88,7 +88,7 @@ fn wrong_configuration_is_explained_and_leaves_nothing() {
             config: ("unix:s", "unix:@abc", ""),
             said: &[
                 "m.toml:9: nbd: unix:@abc: an abstract socket is open to everybody on this host; say who may \
-                 connect by allow-users or allow-groups of its [[listener]]",
+                 connect: set allow-users or allow-groups in its [[listener]]",
                 "allow-users",
             ],
             ..PLAIN
