@@ -337,7 +337,7 @@ mod tests {
         for (config, part) in [
             (GroupConfig { weight: 0, ..plain.clone() }, "weight 0"),
             (GroupConfig { weight: 10_001, ..plain.clone() }, "weight 10001"),
-            (limited(GroupLimits { iops: Some(0), ..none }), "iops 0: below one I/O"),
+            (limited(GroupLimits { iops: Some(0), ..none }), "iops 0 is out of range; use 1 to"),
             (limited(GroupLimits { write_bandwidth: Some(4095), ..none }), "write-bandwidth 4095"),
             (limited(GroupLimits { burst: Duration::from_nanos(10), ..none }), "burst of 10 ns"),
             (target(LatencyTarget::Mean(Duration::from_nanos(5))), "latency-target of 5 ns"),

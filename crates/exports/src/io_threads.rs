@@ -66,8 +66,8 @@ pub(crate) struct ThreadPlace {
     pub(crate) cpu: Option<CpuId>,
 }
 
-pub(crate) fn cpu_of(cpus: &[u32], index: usize) -> Option<CpuId> {
-    (!cpus.is_empty()).then(|| CpuId(cpus[index % cpus.len()]))
+pub(crate) fn cpu_of(cpus: &[CpuId], index: usize) -> Option<CpuId> {
+    (!cpus.is_empty()).then(|| cpus[index % cpus.len()])
 }
 
 /// Channels from an I/O thread to the server: result of its start (with an optional note for the
@@ -291,7 +291,8 @@ pub(crate) mod tests {
 
     #[test]
     fn threads_are_dealt_out_to_cpus_in_turn() {
-        let cpus = [0, 1, 2, 3, 7].map(|index| cpu_of(&[8, 3, 5], index).map(|cpu| cpu.0));
+        let pinned_to = [8, 3, 5].map(CpuId);
+        let cpus = [0, 1, 2, 3, 7].map(|index| cpu_of(&pinned_to, index).map(|cpu| cpu.0));
         assert_eq!(cpus, [8, 3, 5, 8, 3].map(Some));
         assert_eq!(cpu_of(&[], 7).map(|cpu| cpu.0), None);
     }

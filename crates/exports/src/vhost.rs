@@ -30,7 +30,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind, GroupId, SizeWatch, Volume};
-use millrace_machine::{Deadline, Lock, Native, NativeThread, Thread, debug_fields, nanoseconds};
+use millrace_machine::{
+    CpuId, Deadline, Lock, Native, NativeThread, Thread, debug_fields, nanoseconds,
+};
 use millrace_reactor::{Backend, Config};
 
 use self::device::Device;
@@ -102,7 +104,7 @@ pub struct VhostExport {
     /// Rule by which the queues are distributed over I/O threads.
     pub threads: Threads,
     /// CPUs that threads are pinned to, round-robin. Empty if threads are not pinned.
-    pub cpus: Vec<u32>,
+    pub cpus: Vec<CpuId>,
     /// Number of the export's first I/O thread, in a common count of all threads that use drives.
     pub first_thread: u16,
     /// Serial number shown to the guest, at most 20 bytes.

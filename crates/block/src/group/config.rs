@@ -149,10 +149,11 @@ impl GroupConfig {
         }
         for (name, rate, least) in self.limits.rates() {
             if let Some(rate) = rate.filter(|rate| !(least..=1 << 50).contains(rate)) {
-                let unit = if least == 1 { "I/O" } else { "bytes" };
+                let unit = if least == 1 { "I/Os" } else { "bytes" };
                 return wrong(format!(
-                    "{name} {rate}: below one I/O a second or absurdly high; {least} {unit} a \
-                     second or more, or leave it out for no limit"
+                    "{name} {rate} is out of range; use {least} to {} {unit} per second, or leave it \
+                     out for no limit",
+                    1_u64 << 50
                 ));
             }
         }

@@ -5,7 +5,7 @@ mod reference;
 use std::path::Path;
 use std::time::Duration;
 
-use millrace::Listen;
+use millrace::{CpuId, Listen};
 
 use super::*;
 
@@ -412,7 +412,7 @@ fn the_server_section_is_checked() {
     let server = plan(&text).config.server;
     assert_eq!(
         (server.threads, server.cpus, server.spin),
-        (2, vec![0, 0], Some(Duration::from_micros(20)))
+        (2, vec![CpuId(0); 2], Some(Duration::from_micros(20)))
     );
     let found = problems(&text.replace("threads = 2", "threads = 0"));
     assert!(found[0].ends_with("threads = 0: write a whole number from 1 to 1024"));
@@ -513,7 +513,7 @@ fn an_export_to_virtual_machines_needs_nothing_but_its_socket() {
     let vhost = plan.config.exports[0].guests.as_ref().unwrap();
     assert_eq!(vhost.path(), Path::new("conf/m"));
     assert!(vhost.queues >= 16 && vhost.event_idx);
-    assert_eq!(vhost.cpus, [0; 0], "nothing is pinned unless `cpus` says so");
+    assert_eq!(vhost.cpus, [], "nothing is pinned unless `cpus` says so");
     assert!(plan.listeners.is_empty());
 }
 

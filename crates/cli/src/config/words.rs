@@ -18,7 +18,7 @@ pub use millrace_console::words::{
     bytes_for_people, count, count_text, design, duration_text, number, ranges, rate_bytes_per_s,
     size, size_text, time, whole, word as setting,
 };
-use millrace_machine::{Machine, Native};
+use millrace_machine::{CpuId, Machine, Native};
 
 pub const DAY: Duration = Duration::from_secs(24 * 3600);
 const NBD_PORT: u16 = 10809;
@@ -73,10 +73,10 @@ pub fn memory_max(text: &str) -> Result<u64, String> {
     }
 }
 
-pub fn cpu(text: &str) -> Result<u32, String> {
+pub fn cpu(text: &str) -> Result<CpuId, String> {
     let cpus: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
     let number = text.trim().parse().ok().filter(|number| cpus.contains(number));
-    number.ok_or_else(|| {
+    number.map(CpuId).ok_or_else(|| {
         format!(
             "this process is not allowed to run on this CPU; it is allowed to use {}",
             ranges(&cpus)
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn a_cpu_is_one_that_this_process_may_use() {
         let cpus: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
-        assert_eq!(cpu(&cpus[0].to_string()), Ok(cpus[0]));
+        assert_eq!(cpu(&cpus[0].to_string()), Ok(CpuId(cpus[0])));
         let error = cpu("65535").unwrap_err();
         assert!(
             error.contains("not allowed to run on this CPU") && error.ends_with(&ranges(&cpus)),

@@ -277,6 +277,11 @@ fn open_file(
     Ok((file, direct, made))
 }
 
+/// Returns true if this user cannot find out whether the file exists.
+fn is_hidden(path: &Path) -> bool {
+    path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+}
+
 fn open_error(config: &FileConfig, error: &io::Error) -> Error {
     let errno = error.raw_os_error();
     let text = match errno {
@@ -292,6 +297,10 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
         },
         Some(libc::ENOSPC) => FULL,
         Some(libc::EBUSY) => "in use, perhaps mounted; unmount it first",
+        Some(libc::EACCES) if is_hidden(&config.path) => {
+            "this user may not search a directory of its path; change that directory's mode, or run \
+             as its owner"
+        }
         Some(libc::EACCES | libc::EROFS) if config.path.symlink_metadata().is_err() => &format!(
             "cannot create it ({error}): no file can be created in its directory; change that, or \
              name another file"

@@ -6,12 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_machine::nanoseconds;
-
 use super::controller::ModelController;
 use super::rotating::ModelDisk;
+use crate::common::units::duration_text;
 
-const LONGEST_NS: u64 = 60_000_000_000;
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// Storage of a simulated drive's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -28,7 +27,7 @@ pub enum ModelContents {
 pub struct ModelConfig {
     /// Size in bytes.
     pub size_bytes: u64,
-    /// Logical block size in bytes, a power of two of 512 or more.
+    /// Logical block size in bytes, a power of two from 512 to 65,536.
     pub block_size: u32,
     /// Maximum number of hardware queues, 1 to 2048.
     pub queues: u16,
@@ -63,6 +62,11 @@ impl ModelConfig {
             value => Err(format!("model drive: {name} is {value}; use {least} to {most}")),
         };
         range("size in bytes", self.size_bytes, 512, 1 << 60)?;
+        let block = self.block_size;
+        if !(512..=65_536).contains(&block) || !block.is_power_of_two() {
+            let form = "use a power of two from 512 to 65536";
+            return Err(format!("model drive: block size is {block}; {form}"));
+        }
         range("queues", self.queues.into(), 1, 2048)?;
         range("depth", self.depth.into(), 1, 65_536)?;
         let timing = &self.timing;
@@ -80,7 +84,10 @@ impl ModelConfig {
             ("write command time", timing.write_command_time),
             ("mean of the tail", timing.tail),
         ] {
-            range(name, nanoseconds(time), 0, LONGEST_NS)?;
+            if time > LONGEST {
+                let [time, longest] = [time, LONGEST].map(duration_text);
+                return Err(format!("model drive: {name} is {time}; use 0 to {longest}"));
+            }
         }
         for (name, share) in [("jitter", timing.jitter), ("share of the tail", timing.tail_share)] {
             if !(0.0..=1.0).contains(&share) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_block::Volume;
-use millrace_machine::{Native, nanoseconds};
+use millrace_machine::{CpuId, Native, nanoseconds};
 use millrace_reactor::{Backend, Config, SpinRule};
 
 use super::listen::Listen;
@@ -95,7 +95,7 @@ pub struct ServerConfig {
     /// each thread.
     pub threads: u16,
     /// CPUs that threads are pinned to, round-robin. Empty if threads are not pinned.
-    pub cpus: Vec<u32>,
+    pub cpus: Vec<CpuId>,
     /// I/O interface to the kernel: io_uring or epoll.
     pub backend: Backend,
     /// Maximum number of connections. The server closes further ones at once.

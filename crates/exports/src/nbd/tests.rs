@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_block::{Disk, DiskConfig, GroupId, Op, OpFlags, Volume};
-use millrace_machine::{Machine, Native};
+use millrace_machine::{CpuId, Machine, Native};
 use millrace_reactor::{Backend, Config, Reactor};
 
 use crate::io_threads::Service as _;
@@ -325,7 +325,7 @@ fn start(
 #[test]
 fn more_threads_than_cpus_named_share_these() {
     let dir = tempfile::tempdir().unwrap();
-    let cpus: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).take(2).collect();
+    let cpus: Vec<CpuId> = Native::topology().cpus().iter().map(|cpu| cpu.id).take(2).collect();
     for count in 1..=cpus.len() {
         let server =
             start(volume("null:size=1m", 3, Duration::ZERO), &dir.path().join("s"), |config| {

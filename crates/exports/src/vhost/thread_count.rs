@@ -6,6 +6,8 @@
 
 use std::collections::BTreeSet;
 
+use millrace_machine::CpuId;
+
 /// Maximum number of queues of a guest.
 pub const QUEUES_MAX: u16 = 256;
 
@@ -26,7 +28,7 @@ impl Threads {
     /// Returns the number of I/O threads for `queues` queues. The threads may use the CPUs
     /// `pinned_to`, or all CPUs of this machine if `pinned_to` is empty.
     #[must_use]
-    pub fn count(self, queues: u16, pinned_to: &[u32]) -> u16 {
+    pub fn count(self, queues: u16, pinned_to: &[CpuId]) -> u16 {
         let cpus = match pinned_to.iter().collect::<BTreeSet<_>>().len() {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             listed => listed,
@@ -59,9 +61,13 @@ mod tests {
 
     #[test]
     fn threads_by_queue_are_at_most_the_cpus_pinned_to() {
-        let count = |cpus: &[u32]| Threads::PerQueue.count(4, cpus);
-        assert_eq!([count(&[3, 3]), count(&[3, 5]), count(&[0, 1, 2, 3, 4, 5])], [1, 2, 4]);
+        let count = |threads: Threads, cpus: &[u32]| {
+            threads.count(4, &cpus.iter().copied().map(CpuId).collect::<Vec<_>>())
+        };
+        let per_queue = |cpus: &[u32]| count(Threads::PerQueue, cpus);
+        let counts = [per_queue(&[3, 3]), per_queue(&[3, 5]), per_queue(&[0, 1, 2, 3, 4, 5])];
+        assert_eq!(counts, [1, 2, 4]);
         // A number is what somebody asked for; it goes round.
-        assert_eq!((Threads::Count(4).count(4, &[3]), Threads::Shared.count(4, &[3, 5])), (4, 1));
+        assert_eq!((count(Threads::Count(4), &[3]), count(Threads::Shared, &[3, 5])), (4, 1));
     }
 }

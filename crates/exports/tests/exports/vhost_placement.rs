@@ -32,7 +32,7 @@ fn a_thread_on_the_cpu_of_its_guest_does_not_poll_in_vain() {
     for backend in BACKENDS {
         for wait in [Wait::Spin, Wait::Poll, Wait::Events] {
             let change = |export: &mut millrace_exports::vhost::VhostExport| {
-                export.cpus = vec![cpu.0];
+                export.cpus = vec![cpu];
                 export.threads = millrace_exports::vhost::Threads::Count(1);
             };
             let export = Export::of(backend, &[volume("null:size=1g")], change);

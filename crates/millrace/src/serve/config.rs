@@ -161,7 +161,7 @@ pub struct GuestConfig {
     /// Number of I/O threads that serve the queues.
     pub threads: Threads,
     /// CPUs to pin the threads to, in turn; empty if they are not pinned.
-    pub cpus: Vec<u32>,
+    pub cpus: Vec<CpuId>,
     /// Serial number, at most 20 bytes; `None` takes the export's name.
     pub serial: Option<String>,
     /// Maximum time for which a thread polls before it sleeps.
@@ -197,7 +197,7 @@ impl GuestConfig {
     }
 
     /// Returns the CPUs that the threads are pinned to.
-    pub fn pinned_cpus(&self) -> impl Iterator<Item = u32> {
+    pub fn pinned_cpus(&self) -> impl Iterator<Item = CpuId> {
         self.cpus.iter().copied().take(usize::from(self.thread_count()))
     }
 
@@ -216,7 +216,7 @@ pub struct ServerConfig {
     /// Number of I/O threads for NBD, at least 1.
     pub threads: u16,
     /// CPUs to pin threads to: thread `i` goes to `cpus[i % len]`; empty if they are not pinned.
-    pub cpus: Vec<u32>,
+    pub cpus: Vec<CpuId>,
     /// Number of threads of the program itself, besides the server's I/O threads, that may use the
     /// served volumes at the same time, through channels or devices.
     pub own_threads: u16,
@@ -297,7 +297,7 @@ impl ServeConfig {
             groups: self.groups.clone(),
             volumes: self.volumes.clone(),
             io_threads: self.queues_of_drives(self.io_threads()),
-            pinned_cpus: self.server.cpus.iter().copied().chain(pinned).map(CpuId).collect(),
+            pinned_cpus: self.server.cpus.iter().copied().chain(pinned).collect(),
         }
     }
 

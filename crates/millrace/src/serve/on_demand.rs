@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use millrace_block::Volume;
 use millrace_drives::OpenOptions;
 use millrace_exports::nbd::{self, ExportRequest, Listen, RequestedExport};
-use millrace_machine::{CpuId, Native, debug_fields};
+use millrace_machine::{Native, debug_fields};
 use millrace_reactor::Config;
 use millrace_tls::PeerNames;
 
@@ -429,7 +429,7 @@ impl Server {
         let config = OpenConfig {
             volumes: vec![volume.clone()],
             io_threads: vec![self.config.nbd_threads()],
-            pinned_cpus: self.config.server.cpus.iter().copied().map(CpuId).collect(),
+            pinned_cpus: self.config.server.cpus.clone(),
             ..OpenConfig::default()
         };
         let more = self.opened.open_more(&config, Some(driver), None);

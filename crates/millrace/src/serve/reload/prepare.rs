@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use millrace_block::{Controller, Error, Volume};
 use millrace_drives::DryRun;
 use millrace_exports::nbd::{self, ExportChange};
-use millrace_machine::{CpuId, Native};
+use millrace_machine::Native;
 
 use super::{ReloadPlan, VolumeQueues, drive_names, parents_first};
 use crate::assemble::SetupError;
@@ -86,7 +86,7 @@ impl Server {
         let config = OpenConfig {
             io_threads: new.queues_of_drives(difference.added_volumes.iter().map(queues).collect()),
             volumes: difference.added_volumes.clone(),
-            pinned_cpus: new.server.cpus.iter().copied().map(CpuId).collect(),
+            pinned_cpus: new.server.cpus.clone(),
             ..OpenConfig::default()
         };
         let until = Instant::now() + DRY_RUN_PATIENCE;

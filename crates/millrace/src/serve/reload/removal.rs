@@ -79,8 +79,8 @@ impl Server {
         let lost = gone.filter_map(|cache| {
             let (volume, risk) = (cache.below().name(), cache.at_risk()?);
             Some(format!(
-                "volume {volume}: {} bytes lost, the first {} from byte {} on: acknowledged to \
-                 clients and not known to be written; check its contents before it is used again",
+                "volume {volume}: {} bytes lost, the first {} from byte {} on: written by \
+                 clients and not known to be on the drives; check its contents before it is used again",
                 risk.bytes, risk.first.1, risk.first.0
             ))
         });

@@ -168,7 +168,7 @@ fn machines(plan: &ServePlan, volumes: &VolumesByName<'_>) -> String {
         let (access, group) = (access(export, volumes), membership(export));
         let path = guests.path().to_string_lossy();
         let threads = usize::from(guests.thread_count());
-        let cpus: Vec<String> = guests.pinned_cpus().map(|cpu| cpu.to_string()).collect();
+        let cpus: Vec<String> = guests.pinned_cpus().map(|cpu| cpu.0.to_string()).collect();
         let cpus = match cpus.is_empty() {
             true => String::new(),
             false => format!(" on CPU {}", cpus.join(" ")),
