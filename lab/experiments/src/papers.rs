@@ -29,7 +29,7 @@ use crate::load::bench::BenchError;
 use crate::page::Page;
 use crate::simulation::{machine, run_rows};
 
-use crate::load::threads::lock;
+use millrace_machine::lock_unpoisoned;
 use sheet::Sheet;
 
 pub use mechanism::Mechanism;
@@ -205,14 +205,14 @@ pub(crate) fn run_points<T: Send>(
 ) -> Result<Vec<Option<T>>, BenchError> {
     let told = Mutex::new((0, tell));
     let begin = |index: usize| {
-        let (done, tell) = &mut *lock(&told);
+        let (done, tell) = &mut *lock_unpoisoned(&told);
         tell(Step { done: *done, of: names.len(), task: names[index].as_str() })
     };
     let run = |index: usize| match begin(index) {
         ControlFlow::Break(()) => Ok(None),
         ControlFlow::Continue(()) => run(index).map(Some),
     };
-    run_rows(names.len(), run, |_| lock(&told).0 += 1)
+    run_rows(names.len(), run, |_| lock_unpoisoned(&told).0 += 1)
 }
 
 /// Returns the parts of a paper's page whose simulations (points) were all run, and the results of

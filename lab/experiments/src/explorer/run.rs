@@ -30,7 +30,7 @@ use super::submitter::{RunState, Submitter};
 use super::time::NS_PER_US;
 use super::workers;
 
-use crate::load::threads::lock;
+use millrace_machine::lock_unpoisoned;
 
 /// Outcome of one scenario.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,7 +137,7 @@ fn play(scenario: &Scenario, shared: &SharedOracle) {
     flusher.into_iter().for_each(|flusher| flusher.stop(&state));
     drop(watch);
     workers::stop(&state, serving);
-    let ends = lock(&state.group_ends);
+    let ends = lock_unpoisoned(&state.group_ends);
     if let Some((kind, text)) = ends.accusation(scenario) {
         lock_oracle(shared).accuse(kind, text);
     }

@@ -26,7 +26,7 @@ use super::sharing::GroupEnds;
 use super::workers::WorkerHandle;
 use super::workload::{OwnedPieces, Workload, found};
 
-use crate::load::threads::lock;
+use millrace_machine::lock_unpoisoned;
 
 pub(super) type SimDoorbell = Arc<Doorbell<Simulated>>;
 type SimWord = <Simulated as Machine>::Word;
@@ -317,7 +317,7 @@ impl Submitter {
         let group = done.bio.group();
         let hollow = op.has_data() && done.bio.nr_segments() == 0;
         let foreign = self.foreign.remove(&id);
-        let mut ends = lock(&self.state.group_ends);
+        let mut ends = lock_unpoisoned(&self.state.group_ends);
         ends.note((group, op), status, now_ns);
         drop(ends);
         let mut oracle = lock_oracle(&self.state.oracle);
@@ -333,7 +333,7 @@ impl Submitter {
     fn forget(&mut self) {
         lock_oracle(&self.state.oracle).forget(self.index);
         let left = std::mem::take(&mut self.foreign);
-        let mut kept = lock(&self.state.kept);
+        let mut kept = lock_unpoisoned(&self.state.kept);
         kept.extend(left.into_values());
     }
 }

@@ -5,17 +5,12 @@
 //! dropped after the simulation, outside of virtual time.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use millrace_machine::{CpuId, Machine, Thread, lock_unpoisoned};
 use millrace_simulator::{Model, Report, Simulation};
 
 use crate::load::error::BenchError;
-
-/// Locks a mutex, even if a thread panicked while it held the lock.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    lock_unpoisoned(&mutex)
-}
 
 /// Waits for the end of all threads. Fails if one of them has panicked.
 pub(crate) fn join_all<T: Thread>(threads: impl IntoIterator<Item = T>) -> Result<(), BenchError> {
@@ -50,7 +45,7 @@ impl ThreadGroup<'_> {
             let (body, results) = (Arc::clone(&body), Arc::clone(&results));
             let main = move || {
                 let result = body(number);
-                lock(&results).insert(number, result);
+                lock_unpoisoned(&results).insert(number, result);
             };
             let cpu = (self.cpu_of)(number).map(CpuId);
             M::spawn(&format!("{}-{number}", self.name), cpu, Box::new(main))
@@ -58,7 +53,7 @@ impl ThreadGroup<'_> {
         let threads: Vec<M::Thread> = (0..self.count).map(start).collect();
         let done = meanwhile();
         join_all(threads)?;
-        let results = std::mem::take(&mut *lock(&results));
+        let results = std::mem::take(&mut *lock_unpoisoned(&results));
         Ok((results.into_values().collect(), done))
     }
 }
@@ -74,9 +69,9 @@ pub(crate) fn simulate<T: Send + 'static>(
     let simulation = Simulation::new(model, seed).map_err(|error| failed(error.to_string()))?;
     let slot = Arc::new(Mutex::new(None));
     let result = Arc::clone(&slot);
-    let main = move || *lock(&result) = Some(body());
+    let main = move || *lock_unpoisoned(&result) = Some(body());
     let report = simulation.first_cpu(cpu).time_limit_ns(limit_ns).run(main);
     let report = report.map_err(|error| failed(error.to_string()))?;
-    let ran = lock(&slot).take();
+    let ran = lock_unpoisoned(&slot).take();
     Ok((ran.ok_or(BenchError::Panicked)??, report))
 }

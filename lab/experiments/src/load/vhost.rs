@@ -20,7 +20,7 @@ use crate::load::bench::{
 use crate::load::client::{Client, ClientIo, DataMemory, DoneSlot, run_clients};
 use crate::load::job::JobResult;
 use crate::load::row::{Notifications, Queues, Row};
-use crate::load::threads::lock;
+use millrace_machine::lock_unpoisoned;
 
 /// Default number of entries of a ring, the usual number in guests.
 const RING: u16 = 256;
@@ -41,7 +41,7 @@ pub fn run_vhost_row(
     let size_bytes = client.disk().size_bytes();
     let queues = Mutex::new(client.into_queues().into_iter().map(Some).collect::<Vec<_>>());
     let connect = move |job: u32| {
-        let mut queues = lock(&queues);
+        let mut queues = lock_unpoisoned(&queues);
         Ok(queues[job as usize].take().expect("each job takes only its own queue, and only once"))
     };
     let (mut row, results) = run_clients(plan, size_bytes, connect, progress)?;

@@ -9,9 +9,9 @@ use std::sync::Mutex;
 
 use millrace_random::SplitMix64 as Random;
 
-use crate::load::threads::lock;
 use crate::simulation::Host;
 use crate::simulation::program::{Access, PAGE_SECTORS, Span};
+use millrace_machine::lock_unpoisoned;
 
 /// Shape of the gamma distribution of file sizes, `gamma:1.5` in filebench.
 const SHAPE: f64 = 1.5;
@@ -56,7 +56,7 @@ impl FileSet {
     }
 
     fn lists<T>(&self, change: impl FnOnce(&mut Lists) -> T) -> T {
-        change(&mut lock(&self.lists))
+        change(&mut lock_unpoisoned(&self.lists))
     }
 
     pub(super) fn pick(&self, random: &mut Random) -> Option<File> {

@@ -20,7 +20,7 @@ use std::sync::{Mutex, MutexGuard};
 use millrace_block::{CompletionBatch, DriverQueue};
 use millrace_machine::Machine;
 
-use crate::load::threads::lock;
+use millrace_machine::lock_unpoisoned;
 
 /// Longest time from a completion to its interrupt, with one command in flight. The value is the
 /// mean of the range of code 9 in the isci driver's table, 3,413 to 5,120 ns.
@@ -62,7 +62,7 @@ impl Coalescing {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.0)
+        lock_unpoisoned(&self.0)
     }
 
     pub(super) fn gate(&self) -> QueueInterrupts {

@@ -16,11 +16,11 @@ use super::linux3::{Counters, Noise};
 use super::linux24::Kernel;
 use super::window::{Window, WindowStep};
 use super::{SimPlan, raw_job};
-use crate::load::threads::lock;
 use crate::load::workload::Offsets;
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, IoThread, Reject, Snapshot, StatsSnapshot, Volume,
 };
+use millrace_machine::lock_unpoisoned;
 
 const SPIN_NS: u64 = 20_000;
 
@@ -144,7 +144,7 @@ impl<M: Host> RowState<M> {
     /// Changes the sums under their mutex. `change` must not call the machine, which may switch to
     /// another job that would then wait for the mutex for ever.
     pub(super) fn sum(&self, change: impl FnOnce(&mut Sums)) {
-        change(&mut lock(&self.sums));
+        change(&mut lock_unpoisoned(&self.sums));
     }
 
     fn drives(&self) -> Vec<StatsSnapshot> {

@@ -20,7 +20,7 @@ use super::linux3::Linux3;
 use super::machines::read_costs;
 use crate::load::bench::BenchError;
 use crate::load::row::Linux24Row;
-use crate::load::threads::lock;
+use millrace_machine::lock_unpoisoned;
 
 /// Scope of a lock: the disks whose request queues, or adapter drivers, share the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -322,7 +322,7 @@ impl<M: Machine> Kernel<M> {
     }
 
     pub(super) fn spent_ns(&self) -> Vec<u64> {
-        lock(&self.spent_ns).to_vec()
+        lock_unpoisoned(&self.spent_ns).to_vec()
     }
 
     fn spend(&self, on: TimeUse, cost: &Cost, times: u32) {
@@ -331,7 +331,7 @@ impl<M: Machine> Kernel<M> {
 
     fn spend_ns(&self, on: TimeUse, ns: u64) {
         // Use a plain mutex, because bookkeeping of the simulation must take no virtual time.
-        lock(&self.spent_ns)[on as usize] += ns;
+        lock_unpoisoned(&self.spent_ns)[on as usize] += ns;
         (self.charge)(ns);
     }
 

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 
 use crate::load::bench::BenchError;
-use crate::load::threads::lock;
+use millrace_machine::lock_unpoisoned;
 
 /// Runs `count` simulations in parallel on all CPUs. Calls `run(index)` for each simulation, and
 /// `done(index)` after it. After an error no further simulations start.
@@ -29,10 +29,10 @@ pub fn run_rows<T: Send>(
         while let Some(index) = take(&next, count) {
             let result = run(index);
             if result.is_err() {
-                *lock(&next) = count;
+                *lock_unpoisoned(&next) = count;
             }
-            lock(&results).push((index, result));
-            lock(&done)(index);
+            lock_unpoisoned(&results).push((index, result));
+            lock_unpoisoned(&done)(index);
         }
     };
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
@@ -42,7 +42,7 @@ pub fn run_rows<T: Send>(
 }
 
 fn take(next: &Mutex<usize>, count: usize) -> Option<usize> {
-    let mut next = lock(next);
+    let mut next = lock_unpoisoned(next);
     let index = *next;
     *next += usize::from(index < count);
     (index < count).then_some(index)

@@ -12,7 +12,7 @@ use millrace_block::{
 };
 use millrace_cache::CacheStats;
 use millrace_drives::{Words, controller_of, open_on};
-use millrace_machine::{CpuId, LockMeter, LockRow, Machine, Native};
+use millrace_machine::{CpuId, LockMeter, LockRow, Machine, Native, lock_unpoisoned};
 use millrace_runtime::{Recorded, WorkerCpus};
 use millrace_simulator::{CpuTimes, Model, Report, Simulated};
 use millrace_trace::{LockLine, LockSpan};
@@ -33,7 +33,7 @@ use crate::filter::FilteredDriver;
 use crate::filter::no_merges::NoMerges;
 use crate::load::bench::{BenchError, Interrupt, process_cpu_ns};
 use crate::load::row::{Cost, DriveStates, LatencyNs, MachineRow, Outcome, Row};
-use crate::load::threads::{join_all, lock, simulate};
+use crate::load::threads::{join_all, simulate};
 
 const BUFFERS_MAX: u64 = 1 << 30;
 
@@ -227,7 +227,7 @@ fn run_jobs<M: Host>(
     let tags = seen.ok_or(BenchError::Panicked)?;
     let recorded = recording.map(|stop| stop()).transpose().map_err(said)?;
     let (length_ns, ios) = shared.window.measured();
-    let sums = lock(&shared.sums).clone();
+    let sums = lock_unpoisoned(&shared.sums).clone();
     Ok(RunMeasurement {
         length_ns,
         ios,

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use millrace_block::Disk;
 use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Thread, Word};
 
-use crate::load::threads::lock;
+use millrace_machine::lock_unpoisoned;
 
 /// Number of tags in use at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl<M: Machine> TagWatch<M> {
             while !stops() {
                 let in_use = disks.iter().map(|disk| disk.tags_in_use()).collect();
                 let sample = TagSample { at_ns: M::now(), in_use };
-                lock(&kept).push(sample);
+                lock_unpoisoned(&kept).push(sample);
                 its_bell.sleep_unless(Some(M::now() + period_ns.max(1)), stops);
             }
         });
@@ -54,7 +54,7 @@ impl<M: Machine> TagWatch<M> {
         if !self.thread.join() {
             return None;
         }
-        let all = std::mem::take(&mut *lock(&self.samples));
+        let all = std::mem::take(&mut *lock_unpoisoned(&self.samples));
         let since = |sample: TagSample| {
             let at_ns = sample.at_ns.checked_sub(begin_ns)?;
             Some(TagSample { at_ns, ..sample })

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use millrace_machine::Machine;
 
 use crate::load::bench::Interrupt;
-use crate::load::threads::lock;
+use millrace_machine::lock_unpoisoned;
 
 /// Number of rounds in the warm-up. A round is as many I/Os as are in flight at a time.
 const WARM_ROUNDS: u64 = 5;
@@ -108,7 +108,7 @@ impl Window {
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        let edges = lock(&self.edges);
+        let edges = lock_unpoisoned(&self.edges);
         matches!(*edges, (Some(_), None))
     }
 
@@ -125,7 +125,7 @@ impl Window {
 
     fn look<M: Machine>(&self, done: u64) -> WindowStep {
         let now_ns = M::now();
-        let mut edges = lock(&self.edges);
+        let mut edges = lock_unpoisoned(&self.edges);
         let edge = Edge { at_ns: now_ns, ios: done };
         match *edges {
             (None, _) if done < self.look_at.load(Relaxed) => WindowStep::Nothing,
@@ -153,7 +153,7 @@ impl Window {
     }
 
     pub(crate) fn measured(&self) -> (u64, u64) {
-        match *lock(&self.edges) {
+        match *lock_unpoisoned(&self.edges) {
             (Some(begin), Some(end)) => {
                 (end.at_ns.saturating_sub(begin.at_ns), end.ios.saturating_sub(begin.ios))
             }
@@ -163,7 +163,7 @@ impl Window {
 
     /// Returns the start of the measured window, or 0 if the window has not opened.
     pub(crate) fn begin_ns(&self) -> u64 {
-        let edges = lock(&self.edges);
+        let edges = lock_unpoisoned(&self.edges);
         edges.0.map_or(0, |edge| edge.at_ns)
     }
 

@@ -20,9 +20,9 @@ use super::costs::charge;
 use super::machine::Vm;
 use super::ring::VmRequest;
 use super::vcpu::{IPI, Vcpu};
-use crate::load::threads::lock;
 use crate::load::workload::Offsets;
 use crate::simulation::WindowStep;
+use millrace_machine::lock_unpoisoned;
 
 struct Process {
     offsets: Offsets,
@@ -152,8 +152,8 @@ impl GuestCpu<'_> {
     fn count_reaped(&self, reaped: u32) {
         match self.vm.window.count::<Simulated>(reaped.into()) {
             WindowStep::Nothing => {}
-            WindowStep::Begin => lock(&self.vm.counts).begin(),
-            WindowStep::End => lock(&self.vm.counts).end(),
+            WindowStep::Begin => lock_unpoisoned(&self.vm.counts).begin(),
+            WindowStep::End => lock_unpoisoned(&self.vm.counts).end(),
         }
     }
 

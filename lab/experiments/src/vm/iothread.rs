@@ -23,7 +23,7 @@ use super::machine::{ThreadHandle, Vm};
 use super::memory::GuestMemory;
 use super::ring::{Ring, VmRequest};
 
-use crate::load::threads::lock;
+use millrace_machine::lock_unpoisoned;
 
 struct Queue {
     number: u32,
@@ -137,7 +137,7 @@ impl IoThreadState<'_> {
     /// Takes requests from the rings that have notified the thread, or from all rings while it
     /// polls.
     fn take(&mut self) -> bool {
-        let kicked = std::mem::take(&mut *lock(&self.handle.kicked));
+        let kicked = std::mem::take(&mut *lock_unpoisoned(&self.handle.kicked));
         let polls = self.polling.spin_ns() > 0;
         let before = self.in_hand;
         for index in 0..self.queues.len() {
@@ -317,7 +317,7 @@ impl IoThreadState<'_> {
         let (channel, vm, handle) = (&self.channel, self.vm, self.handle);
         let slept_ns = Simulated::now();
         vm.count(|counts| counts.sleeps += 1);
-        let ready = || *lock(&handle.kicked) != 0 || channel.has_work() || vm.is_over();
+        let ready = || *lock_unpoisoned(&handle.kicked) != 0 || channel.has_work() || vm.is_over();
         handle.bell.sleep_unless(deadline_ns, ready);
         self.polling.slept(spin_ns, Simulated::now() - slept_ns);
         self.channel.tick();

@@ -16,8 +16,8 @@ use super::vcpu::{Cores, Vcpu};
 use super::{Counts, Effect, VmCosts, VmPlan};
 use crate::filter::FilteredDriver;
 use crate::load::bench::{BenchError, Interrupt};
-use crate::load::threads::lock;
 use crate::simulation::{PollerDriver, Window};
+use millrace_machine::lock_unpoisoned;
 
 #[derive(Debug, Default)]
 pub(super) struct Windowed {
@@ -102,23 +102,23 @@ impl Vm {
     }
 
     pub(super) fn count(&self, count: impl FnOnce(&mut Counts)) {
-        count(&mut lock(&self.counts).now);
+        count(&mut lock_unpoisoned(&self.counts).now);
     }
 
     pub(super) fn kick(&self, queue: u32) {
         let handle = &self.handles[(queue % self.plan.served.threads) as usize];
-        *lock(&handle.kicked) |= 1 << queue;
+        *lock_unpoisoned(&handle.kicked) |= 1 << queue;
         handle.bell.ring();
     }
 
     pub(super) fn is_over(&self) -> bool {
-        *lock(&self.processes) == 0
+        *lock_unpoisoned(&self.processes) == 0
     }
 
     /// Records the end of a process, and wakes all threads so that waiting processes notice the
     /// end.
     pub(super) fn process_ended(&self) {
-        *lock(&self.processes) -= 1;
+        *lock_unpoisoned(&self.processes) -= 1;
         self.vcpus.iter().for_each(|vcpu| vcpu.bell.ring());
         self.handles.iter().for_each(|handle| handle.bell.ring());
     }

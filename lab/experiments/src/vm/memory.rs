@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use millrace_machine::{Machine, Order, Parker, Word};
 use millrace_simulator::Simulated;
 
-use crate::load::threads::lock;
+use millrace_machine::lock_unpoisoned;
 
 type SimWord = <Simulated as Machine>::Word;
 type SimParker = <Simulated as Machine>::Parker;
@@ -48,12 +48,12 @@ impl Futex {
         while self.word.swap(2, Order::Acquire) != 0 {
             Simulated::system_call();
             let number = {
-                let mut last = lock(&self.last);
+                let mut last = lock_unpoisoned(&self.last);
                 *last += 1;
                 *last
             };
             let parker = SimParker::new();
-            lock(&self.waiting).push_back((number, parker.clone()));
+            lock_unpoisoned(&self.waiting).push_back((number, parker.clone()));
             // Relaxed: models the kernel's check of the futex word under a lock of its own, which
             // gives the order. Sleep only if the word is still 2 (taken, with possible waiters). A
             // thread that unlocks later finds this thread in `waiting`.
@@ -61,7 +61,7 @@ impl Futex {
                 parker.park(None);
                 slept += 1;
             }
-            lock(&self.waiting).retain(|(other, _)| *other != number);
+            lock_unpoisoned(&self.waiting).retain(|(other, _)| *other != number);
         }
         slept
     }
@@ -70,7 +70,7 @@ impl Futex {
         // Release: pairs with the acquires in `lock`.
         if self.word.swap(0, Order::Release) == 2 {
             Simulated::system_call();
-            let next = lock(&self.waiting).pop_front();
+            let next = lock_unpoisoned(&self.waiting).pop_front();
             if let Some((_, parker)) = next {
                 parker.unpark();
             }
@@ -129,7 +129,7 @@ mod tests {
                 let body = Box::new(move || {
                     let start_ns = Simulated::now();
                     let slept: u64 = (0..TIMES).map(|_| memory.translate(1)).sum();
-                    let mut seen = lock(&seen);
+                    let mut seen = lock_unpoisoned(&seen);
                     seen.0 += (Simulated::now() - start_ns) / TIMES / u64::from(threads);
                     seen.1 += slept;
                 });
@@ -146,7 +146,7 @@ mod tests {
             .first_cpu(7)
             .run(main)
             .expect("the run must end");
-        let seen = lock(&seen);
+        let seen = lock_unpoisoned(&seen);
         *seen
     }
 

@@ -16,7 +16,7 @@ use millrace_simulator::Simulated;
 
 use super::spinlock::{GuestLock, LockSeen, PauseLoop};
 
-use crate::load::threads::lock;
+use millrace_machine::lock_unpoisoned;
 
 /// Number of slots of a ring, as in QEMU's virtio-blk of 2014.
 const SLOTS: u32 = 128;
@@ -99,7 +99,7 @@ impl Ring {
         request.slot = slot;
         work();
         self.descriptors[slot as usize].write();
-        lock(&self.avail).push_back(request);
+        lock_unpoisoned(&self.avail).push_back(request);
         let old = driver.added;
         driver.added += 1;
         // Release: publishes the request and its descriptors before the index in `avail_idx`. Pairs
@@ -121,8 +121,9 @@ impl Ring {
             let used = self.used_idx.load(Order::Acquire);
             while driver.taken < used {
                 self.used_line(driver.taken).read();
-                let request =
-                    lock(&self.used).pop_front().expect("requests are published before the index");
+                let request = lock_unpoisoned(&self.used)
+                    .pop_front()
+                    .expect("requests are published before the index");
                 driver.taken += 1;
                 driver.free.push(request.slot);
                 freed += 1;
@@ -147,8 +148,9 @@ impl Ring {
 
     /// Takes the next request for the device. The device must have checked `available` before.
     pub(super) fn pop(&self) -> VmRequest {
-        let request =
-            lock(&self.avail).pop_front().expect("a request is added before `avail_idx` counts it");
+        let request = lock_unpoisoned(&self.avail)
+            .pop_front()
+            .expect("a request is added before `avail_idx` counts it");
         self.descriptors[request.slot as usize].read();
         request
     }
@@ -167,7 +169,7 @@ impl Ring {
     /// `publish`.
     pub(super) fn push_used(&self, request: VmRequest, number: u64) {
         self.used_line(number).write();
-        lock(&self.used).push_back(request);
+        lock_unpoisoned(&self.used).push_back(request);
     }
 
     /// Publishes the entries `old` to `new` of the used ring to the driver. Returns true if the

@@ -6,13 +6,13 @@
 
 use std::sync::Arc;
 
-use millrace_machine::{CpuId, Machine, Thread};
+use millrace_machine::{CpuId, Machine, Thread, lock_unpoisoned};
 use millrace_simulator::{Model, Report, Simulated};
 
 use super::machine::Vm;
 use super::{Counts, Effect, LockSeen, VmCosts, VmPlan, guest, iothread};
 use crate::load::bench::{BenchError, Interrupt};
-use crate::load::threads::{lock, simulate};
+use crate::load::threads::simulate;
 
 const LIMIT_NS: u64 = 100_000_000_000;
 
@@ -90,7 +90,7 @@ fn run_threads(vm: Vm) -> Arc<Vm> {
 fn seen(vm: &Vm, report: &Report) -> VmResult {
     let (length_ns, ios) = vm.window.measured();
     let total = vm.window.total().max(1) as f64;
-    let counts = lock(&vm.counts).inside;
+    let counts = lock_unpoisoned(&vm.counts).inside;
     let switches: u64 = report.cpus.iter().map(|cpu| cpu.context_switches).sum();
     let waits = report.locks.iter().filter(|row| row.name == "virtqueue" && row.site.is_none());
     let locks = vm.rings.iter().map(|ring| ring.lock_seen());

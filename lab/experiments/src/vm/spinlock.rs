@@ -18,7 +18,7 @@ use millrace_simulator::{Cost, SimGuard, Simulated};
 
 use super::costs::charge;
 
-use crate::load::threads::lock;
+use millrace_machine::lock_unpoisoned;
 
 type SimLock<T> = <Simulated as Machine>::Lock<T>;
 type SimWord = <Simulated as Machine>::Word;
@@ -99,7 +99,7 @@ impl<T: Send> GuestLock<T> {
     pub(super) fn seen(&self) -> LockSeen {
         match self {
             GuestLock::Left(_) => LockSeen::default(),
-            GuestLock::Preempted(inner) => *lock(&inner.seen),
+            GuestLock::Preempted(inner) => *lock_unpoisoned(&inner.seen),
         }
     }
 }
@@ -116,8 +116,8 @@ impl<T: Send> TicketLock<T> {
         let (mine, serves) = (old >> 32, old & (TICKET - 1));
         if mine != serves {
             self.wait(mine);
-            let (now_ns, released_ns) = (now_ns(), *lock(&self.released_ns));
-            let mut seen = lock(&self.seen);
+            let (now_ns, released_ns) = (now_ns(), *lock_unpoisoned(&self.released_ns));
+            let mut seen = lock_unpoisoned(&self.seen);
             seen.wait_ns += now_ns - start_ns;
             let turn_ns = released_ns.max(start_ns);
             seen.lost += u64::from(now_ns.saturating_sub(turn_ns) > LOST_NS);
@@ -137,7 +137,7 @@ impl<T: Send> TicketLock<T> {
             if came {
                 return;
             }
-            lock(&self.seen).pauses += 1;
+            lock_unpoisoned(&self.seen).pauses += 1;
             charge(&self.pause.exit, 1);
             // Yield the CPU if another thread waits for it.
             Simulated::spin_until(now_ns() + 1, || false);
@@ -146,8 +146,8 @@ impl<T: Send> TicketLock<T> {
 
     fn unlock(&self, since_ns: u64) {
         let now_ns = now_ns();
-        lock(&self.seen).lost += u64::from(now_ns - since_ns > LOST_NS);
-        *lock(&self.released_ns) = now_ns;
+        lock_unpoisoned(&self.seen).lost += u64::from(now_ns - since_ns > LOST_NS);
+        *lock_unpoisoned(&self.released_ns) = now_ns;
         // Release: pairs with the acquire of the next holder in `lock`.
         self.word.fetch_add(1, Order::Release);
     }
@@ -242,8 +242,8 @@ mod tests {
             let waiter = Box::new(move || {
                 let start_ns = Simulated::now();
                 drop(wanted.lock());
-                lock(&inner).0 = Simulated::now() - start_ns;
-                lock(&inner).1 = wanted.seen();
+                lock_unpoisoned(&inner).0 = Simulated::now() - start_ns;
+                lock_unpoisoned(&inner).1 = wanted.seen();
             });
             threads.push(spawn("waiter", 1, waiter));
             Simulated::charge(20_000);
@@ -255,7 +255,7 @@ mod tests {
             .first_cpu(2)
             .run(main)
             .expect("the run must end");
-        let result = lock(&result);
+        let result = lock_unpoisoned(&result);
         *result
     }
 

@@ -14,7 +14,7 @@ use millrace_simulator::{Model, Simulated};
 
 use super::ring::VmRequest;
 
-use crate::load::threads::lock;
+use millrace_machine::lock_unpoisoned;
 
 /// Bit that stands for an IPI among a vCPU's pending interrupts. The lower bits stand for queues.
 pub(super) const IPI: u64 = 1 << 63;
@@ -39,13 +39,13 @@ impl Cores {
     pub(super) fn enter(&self, vcpu: Option<&Vcpu>) {
         let cpu = Simulated::cpu().0;
         if let Some(vcpu) = vcpu {
-            *lock(&vcpu.cpu) = cpu;
+            *lock_unpoisoned(&vcpu.cpu) = cpu;
         }
-        lock(&self.running)[cpu as usize] = vcpu.map(|vcpu| vcpu.number);
+        lock_unpoisoned(&self.running)[cpu as usize] = vcpu.map(|vcpu| vcpu.number);
     }
 
     fn has(&self, cpu: u32, vcpu: u32) -> bool {
-        lock(&self.running)[cpu as usize] == Some(vcpu)
+        lock_unpoisoned(&self.running)[cpu as usize] == Some(vcpu)
     }
 }
 
@@ -78,7 +78,7 @@ impl Vcpu {
     }
 
     pub(super) fn cpu(&self) -> u32 {
-        *lock(&self.cpu)
+        *lock_unpoisoned(&self.cpu)
     }
 
     pub(super) fn interrupt(&self, bit: u64, cores: &Cores) {
@@ -88,7 +88,7 @@ impl Vcpu {
         }
         self.bell.ring();
         if self.cpu() != Simulated::cpu().0 && cores.has(self.cpu(), self.number) {
-            *lock(&self.kicked) = true;
+            *lock_unpoisoned(&self.kicked) = true;
             // Charge only the sending thread for the IPI. The interrupted vCPU is charged for its
             // exit when it takes the interrupt.
             Simulated::charge(cores.send_ns);
@@ -103,13 +103,13 @@ impl Vcpu {
     /// Takes all pending interrupts. The bool is true if an interrupt made the vCPU exit.
     pub(super) fn take_interrupts(&self) -> (u64, bool) {
         let bits = self.pending.swap(0, Order::AcqRel);
-        (bits, std::mem::take(&mut *lock(&self.kicked)))
+        (bits, std::mem::take(&mut *lock_unpoisoned(&self.kicked)))
     }
 
     /// Hands over a completed request to this vCPU from the calling vCPU, which took the request
     /// off the ring. Returns true if the caller must send an IPI.
     pub(super) fn hand_over(&self, request: VmRequest) -> bool {
-        lock(&self.remote).push(request);
+        lock_unpoisoned(&self.remote).push(request);
         // AcqRel: pairs with the swap in `take_remote`.
         self.remote_head.swap(1, Order::AcqRel) == 0
     }
@@ -117,6 +117,6 @@ impl Vcpu {
     pub(super) fn take_remote(&self) -> Vec<VmRequest> {
         // AcqRel: pairs with the swap in `hand_over`.
         self.remote_head.swap(0, Order::AcqRel);
-        std::mem::take(&mut *lock(&self.remote))
+        std::mem::take(&mut *lock_unpoisoned(&self.remote))
     }
 }

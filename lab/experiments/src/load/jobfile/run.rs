@@ -131,11 +131,15 @@ pub fn run_jobs(
     let mut workers = DriveWorkers::start(&disks, setting.reactor, Pinning::Pinned)?;
     let instances = instances(file);
     let (mut reports, mut failed) = (Vec::new(), None);
-    for phase in instances.chunk_by(|a, b| a.job == b.job || !file.jobs[b.job].crowd.stonewall) {
+    let is_same = |a: &Instance, b: &Instance| a.job == b.job || !file.jobs[b.job].crowd.stonewall;
+    let phases: Vec<&[Instance]> = instances.chunk_by(is_same).collect();
+    for (at, phase) in phases.iter().enumerate() {
         if setting.interrupt.is_set() && !reports.is_empty() {
             break;
         }
-        match run_phase(file, phase, volumes, (setting, &mut *progress)) {
+        let mut progress =
+            |fraction, ios| progress((at as f64 + fraction) / phases.len() as f64, ios);
+        match run_phase(file, phase, volumes, (setting, &mut progress)) {
             Ok(mut ended) => reports.append(&mut ended),
             Err(error) if reports.is_empty() => return Err(error),
             Err(error) => {

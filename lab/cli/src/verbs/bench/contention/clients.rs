@@ -257,7 +257,7 @@ mod tests {
             (&["weight=0"], "weight=0: write a whole number from 1 to 10000"),
             (&["bs=100"], "bs=100: write a multiple of 512 up to 1g, such as 4k"),
             (&["rw=rand"], "rw=rand: one of read, write, randread"),
-            (&["iops=0"], "iops 0: below one I/O a second"),
+            (&["iops=0"], "iops 0 is out of range; use 1 to"),
             (&["iodepth"], "iodepth: write KEY=VALUE,..."),
             (&["bs=4k,bs=8k"], "bs is given twice; remove one of them"),
             (&["latency-target=p99"], "write a percentile or mean, and a time: p99 2ms"),
