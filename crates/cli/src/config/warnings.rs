@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use millrace::{DEFAULT_GROUP, DriveConfig, GroupConfig, LatencyTarget, VolumeConfig};
 use millrace_drives::usual_times;
 
-use super::group::members::{children, volumes_by_group};
-use super::group::targets::{ShareQuery, TargetQuery, by_cache, by_children};
+use super::group::members::{UsedVolume, children, volumes_by_group};
+use super::group::targets::{ShareQuery, TargetQuery, by_cache, by_children, by_directory};
 use super::key_lines::KeyLines;
 use super::plan::{LocatedDrive, ServePlan};
 
@@ -75,6 +75,15 @@ fn ignored_settings(plan: &ServePlan) -> Vec<Warning> {
     for (group, lines) in plan.config.groups.iter().zip(&plan.lines.groups) {
         let children = children(&plan.config.groups, &group.name);
         shares.extend(by_children(group, &children, |_| true).map(|text| (lines.line, text)));
+        for export in &plan.config.exports {
+            let Some(directory) = export.directory() else { continue };
+            let directly = export.group_name() == group.name;
+            if directly || children.iter().any(|child| child == export.group_name()) {
+                let one = UsedVolume { volume: directory, directly };
+                let ignored = by_directory(&one.settings(group), directory);
+                shares.extend(ignored.map(|text| (lines.line, text)));
+            }
+        }
         for one in used.get(group.name.as_str()).into_iter().flatten() {
             let (volume, name, all) = (one.volume, one.volume.name.as_str(), |_: &str| true);
             let group = &one.settings(group);

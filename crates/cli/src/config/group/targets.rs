@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use millrace::{GroupConfig, LatencyTarget, SchedulerKind};
+use millrace::{ExportDirectory, GroupConfig, LatencyTarget, SchedulerKind};
 use millrace_block::Snapshot;
 use millrace_drives::{UsualTimes, Words as _};
 use millrace_machine::nanoseconds;
@@ -182,6 +182,14 @@ fn shared_by(config: &GroupConfig, wanted: impl Fn(&str) -> bool) -> Option<Stri
     }
 }
 
+/// Returns a scheduler that heeds all settings of the group.
+fn heeding(config: &GroupConfig) -> SchedulerKind {
+    match config.latency_target {
+        Some(_) => SchedulerKind::Latency,
+        None => SchedulerKind::Fair,
+    }
+}
+
 /// A group and a drive that it uses.
 pub struct ShareQuery<'a> {
     pub config: &'a GroupConfig,
@@ -204,11 +212,7 @@ impl ShareQuery<'_> {
         };
         let ShareQuery { config, drive, volume } = self;
         let keys = shared_by(config, |key| ignores(key) && wanted(key))?;
-        let heeds = match config.latency_target {
-            Some(_) => SchedulerKind::Latency,
-            None => SchedulerKind::Fair,
-        };
-        let (heeds, name, scheduler) = (heeds.word(), &config.name, scheduler.word());
+        let (heeds, name, scheduler) = (heeding(config).word(), &config.name, scheduler.word());
         Some(format!(
             "group {name}: drive {drive} of volume {volume} ignores its {keys}, because the drive's \
              scheduler is {scheduler}; set scheduler = \"{heeds}\" there, or `millrace ctl set \
@@ -248,6 +252,30 @@ pub fn by_cache(
          [volume.cache]",
         config.name,
     ))
+}
+
+/// Warns that keys of a group have no effect on the files of a directory export, because of their
+/// cache or scheduler.
+pub fn by_directory(config: &GroupConfig, directory: &ExportDirectory) -> Option<String> {
+    let scheduler = directory.options.scheduler;
+    let ignores = |key: &str| match scheduler {
+        _ if directory.cache.is_some() => true,
+        SchedulerKind::None => true,
+        SchedulerKind::Deadline => key != "priority",
+        SchedulerKind::Fair => key == "latency-target",
+        SchedulerKind::Latency => false,
+    };
+    let keys = shared_by(config, ignores)?;
+    let why = match directory.cache {
+        Some(_) => "they are cached; use limits, or remove cache from `files` of".to_owned(),
+        None => format!(
+            "their scheduler is {}; set scheduler = \"{}\" in `files` of",
+            scheduler.word(),
+            heeding(config).word()
+        ),
+    };
+    let (name, path) = (&config.name, directory.path.display());
+    Some(format!("group {name}: files of {path} ignore its {keys}, because {why} the export"))
 }
 
 #[cfg(test)]

@@ -269,6 +269,31 @@ fn weights_that_a_scheduler_ignores_are_a_warning() {
 }
 
 #[test]
+fn settings_that_files_of_a_directory_ignore_are_a_warning() {
+    let said = |files: &str| {
+        let text = format!(
+            "[[group]]\nname = \"a\"\nweight = 300\nlatency-target = \"p99 1ms\"\n[[export]]\n\
+             directory = \"/images\"\nnbd = \"unix:s\"\ngroup = \"a\"\nfiles = {{ {files} }}\n"
+        );
+        plan(&text).warnings
+    };
+    let weight =
+        "m.toml:2: group a: files of /images ignore its weight and latency-target, because";
+    let none = said("");
+    assert_eq!(
+        none,
+        [format!(
+            "{weight} their scheduler is none; set scheduler = \"latency\" in \
+                              `files` of the export"
+        )]
+    );
+    let cached = said("scheduler = \"latency\", cache = { size = \"8m\" }");
+    assert!(cached.len() == 1 && cached[0].starts_with(&format!("{weight} they are cached")));
+    assert!(said("scheduler = \"fair\"")[0].contains("ignore its latency-target, because"));
+    assert_eq!(said("scheduler = \"latency\""), [""; 0]);
+}
+
+#[test]
 fn what_child_groups_do_not_inherit_is_a_warning() {
     let said = |keys: &str| {
         let text = format!(

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, bail};
 use millrace_console::words::nearest;
-use millrace_console::{Side, TextGrid, visible};
+use millrace_console::{Side, TextGrid, shell_word, visible};
 
 use super::set::SetArgs;
 use super::{Daemon, pair};
@@ -55,7 +55,12 @@ pub fn find<'a>(report: &'a Report, name: &str) -> Result<&'a GroupState> {
 
 /// Returns a suggestion for a command that lacks the word `group` before a group or its key.
 pub fn meant(report: &Report, args: &SetArgs, key: &str) -> Option<String> {
-    let (target, words) = (visible(&args.target), visible(&args.settings.join(" ")).into_owned());
+    let quoted = |text: &String| match text.contains(' ') {
+        true => shell_word(text).into_owned(),
+        false => text.clone(),
+    };
+    let words = args.settings.iter().map(quoted).collect::<Vec<_>>().join(" ");
+    let (target, words) = (visible(&args.target), visible(&words).into_owned());
     let is_group = report.groups.iter().any(|group| group.name == args.target);
     if !is_group && !group::is_key(key) {
         return None;

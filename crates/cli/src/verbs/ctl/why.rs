@@ -106,7 +106,7 @@ fn why(interval: &ObservedInterval<'_>) -> VolumeExplanation {
     let rows = groups::rows(now, Some(before));
     let says = match groups.first() {
         None => nothing(interval),
-        Some(first) if held(first).is_none() && interval.is_cache_full() => {
+        Some(first) if first.writes && held(first).is_none() && interval.is_cache_full() => {
             let (name, mean) = (visible(&first.group), time(first.mean_ms));
             format!("{name} waits for room in the volume's cache: its I/Os take {mean} each.")
         }
@@ -342,6 +342,7 @@ mod tests {
             limits: vec!["iops=500".into()],
             causes: causes.iter().map(|(reason, percent)| cause(reason, *percent)).collect(),
             cost_percent: 10.0,
+            writes: false,
             waited_ms: 1.0,
         }
     }

@@ -53,6 +53,9 @@ pub struct GroupExplanation {
     /// Mean wait of the group's I/Os before dispatch, in milliseconds. Raised to `waiting_ms` if
     /// that is longer.
     pub waited_ms: f64,
+    /// True if at least half of the group's I/Os are writes.
+    #[serde(skip)]
+    pub writes: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -162,6 +165,7 @@ pub fn explain(interval: &ObservedInterval<'_>) -> Vec<GroupExplanation> {
             waiting: did.waiting,
             waiting_ms,
             waited_ms: waited_ms.max(waiting_ms),
+            writes: did.ios[1] > 0 && did.ios[1] * 2 >= did.all(),
             cost_percent: 100.0 * did.cost_ns as f64 / all_cost_ns,
             causes,
         }

@@ -229,11 +229,21 @@ impl LiveDaemon {
         let lists = self.lists();
         let groups = &lists.servers.groups;
         let sets = |key: &str| asked.settings.contains_key(key);
-        let warn = |config: &GroupConfig| {
+        let warnings = |config: &GroupConfig, sets: &dyn Fn(&str) -> bool| {
             let children = children(&groups.list(), &config.name);
             let mut said = Vec::from_iter(by_children(config, &children, sets));
             said.extend(groups::ignored_by_caches(&lists.cached, config, sets));
-            said.extend(lists.targets.at_once(groups, &lists.volumes, (config, &sets)));
+            said.extend(lists.targets.at_once(groups, &lists.volumes, (config, sets)));
+            said
+        };
+        let warn = |config: &GroupConfig| {
+            let mut said = warnings(config, &sets);
+            let is_parent = |group: &GroupConfig| config.parent.as_ref() == Some(&group.name);
+            if sets("parent")
+                && let Some(parent) = groups.list().into_iter().find(is_parent)
+            {
+                said.extend(warnings(&parent, &|_| true));
+            }
             said
         };
         groups::set(groups, asked, warn)

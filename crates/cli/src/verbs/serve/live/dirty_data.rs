@@ -59,7 +59,7 @@ pub fn at_the_end(cache: &Cache<Native>, end: DaemonEnd) -> Option<String> {
         }
     }));
     Some(format!(
-        "volume {}: {} lost: acknowledged to clients and not known to be written, since {}; check \
+        "volume {}: {} lost: written by clients and not known to be on the drives, since {}; check \
          the volume's contents (fsck, the database's own check) or restore it before it is used \
          again",
         cache.below().name(),

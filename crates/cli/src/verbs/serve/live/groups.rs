@@ -48,7 +48,9 @@ pub fn set(
         settings.iter().map(|one| format!("{}={}", one.key, one.value)).collect();
     let (name, words) = (visible(&asked.group), words.join(" "));
     say(&format!("group {name}: {} from now on\n", visible(&words)));
-    Ok(GroupChange { group: asked.group.clone(), settings, warnings: warn(&now) })
+    let warnings = warn(&now);
+    warnings.iter().for_each(|warning| tracing::warn!("{}", visible(warning)));
+    Ok(GroupChange { group: asked.group.clone(), settings, warnings })
 }
 
 pub fn cached(config: &ServeConfig) -> Vec<(String, UsedVolume<String>)> {
