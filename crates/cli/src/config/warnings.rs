@@ -80,7 +80,7 @@ fn ignored_settings(plan: &ServePlan) -> Vec<Warning> {
             let directly = export.group_name() == group.name;
             if directly || children.iter().any(|child| child == export.group_name()) {
                 let one = UsedVolume { volume: directory, directly };
-                let ignored = by_directory(&one.settings(group), directory);
+                let ignored = by_directory(&one.settings(group), (&export.name, directory));
                 shares.extend(ignored.map(|text| (lines.line, text)));
             }
         }

@@ -14,7 +14,7 @@ use millrace_machine::nanoseconds;
 use super::target_text;
 use crate::config::words;
 
-/// A group that has at least this many I/Os in a drive at a time waits mainly for its own I/Os.
+/// Mean number of a group's I/Os in a drive from which these I/Os mainly wait for each other.
 const MANY: f64 = 2.0;
 
 /// Rounds a time up to two significant digits, because more digits would suggest a precision that
@@ -103,8 +103,8 @@ impl TargetQuery<'_> {
     }
 
     /// Warns if a drive's mean service time (median, for a percentile target) exceeds the target.
-    /// The advised target follows from the fastest tenth of the I/Os, because slower ones may have
-    /// waited.
+    /// The fastest tenth of the I/Os decides the advice, because slower I/Os may have waited inside
+    /// the drive.
     pub fn so_far(&self, times: &Snapshot) -> Option<String> {
         let drive = self.drive();
         let (took_ns, took) = match self.target {
@@ -166,7 +166,8 @@ impl TargetQuery<'_> {
     }
 }
 
-/// Lists the keys, of those that `wanted` accepts, by which a group shares drives with others.
+/// Lists the keys set for a group that control how groups share a drive (weight, priority and
+/// latency target). Lists only keys that `wanted` accepts.
 fn shared_by(config: &GroupConfig, wanted: impl Fn(&str) -> bool) -> Option<String> {
     let plain = GroupConfig::new("");
     let keys = [
@@ -256,7 +257,10 @@ pub fn by_cache(
 
 /// Warns that keys of a group have no effect on the files of a directory export, because of their
 /// cache or scheduler.
-pub fn by_directory(config: &GroupConfig, directory: &ExportDirectory) -> Option<String> {
+pub fn by_directory(
+    config: &GroupConfig,
+    (export, directory): (&str, &ExportDirectory),
+) -> Option<String> {
     let scheduler = directory.options.scheduler;
     let ignores = |key: &str| match scheduler {
         _ if directory.cache.is_some() => true,
@@ -275,7 +279,7 @@ pub fn by_directory(config: &GroupConfig, directory: &ExportDirectory) -> Option
         ),
     };
     let (name, path) = (&config.name, directory.path.display());
-    Some(format!("group {name}: files of {path} ignore its {keys}, because {why} the export"))
+    Some(format!("group {name}: files of {path} ignore its {keys}, because {why} export {export}"))
 }
 
 #[cfg(test)]

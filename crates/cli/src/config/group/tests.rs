@@ -284,7 +284,7 @@ fn settings_that_files_of_a_directory_ignore_are_a_warning() {
         none,
         [format!(
             "{weight} their scheduler is none; set scheduler = \"latency\" in \
-                              `files` of the export"
+                              `files` of export images"
         )]
     );
     let cached = said("scheduler = \"latency\", cache = { size = \"8m\" }");
