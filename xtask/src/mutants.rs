@@ -94,8 +94,8 @@ pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
 }
 
 fn options(group: &MutantGroup, choice: &MutantSelection, wanted: &[&MutantKey]) -> Vec<String> {
-    // A test may take twice its usual time, because the machine may be busy. Each mutant that hangs
-    // costs this time.
+    // Allow a test twice its usual time, because the machine may be busy, but not more: each mutant
+    // that hangs takes the whole time.
     let mut all: Vec<String> =
         "--in-place --no-times --no-shuffle --colors=never --timeout-multiplier=2 \
          --minimum-test-timeout=20 --build-timeout=300"
@@ -106,7 +106,7 @@ fn options(group: &MutantGroup, choice: &MutantSelection, wanted: &[&MutantKey])
         all.extend(values.iter().map(|value| format!("{option}={value}")));
     };
     add("--package", &[group.package()]);
-    // `--re` alone is not enough: mutants named "delete field" match every `--re` (cargo-mutants
+    // Select the files, too, because mutants named "delete field" match every `--re` (cargo-mutants
     // 27.1.0).
     let files: Vec<&str> = wanted.iter().map(|key| key.path()).collect();
     add("--file", if files.is_empty() { group.words("files") } else { &files });

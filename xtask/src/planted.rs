@@ -24,8 +24,8 @@ use patch::Patch;
 
 const CACHE: &[&str] = &["--cache"];
 const SEEDS_MAX: u64 = 1_000;
-/// Least number of seeds that are explored without a bug. More are explored if a bug needs more, so
-/// that no seed which finds a bug also reports one without it.
+/// Minimum number of seeds that are explored without a seeded bug. If a bug was found only after
+/// more seeds, all these seeds are explored without the bug, too, and must report nothing.
 const CLEAN_SEEDS_MIN: u64 = 200;
 const PROFILE: &str = "--config=xtask/models.toml";
 const TARGET: &str = "target/planted";
@@ -44,7 +44,7 @@ pub fn target(root: &Path) -> PathBuf {
 }
 
 /// Runs the explorer with each seeded bug and without a bug. Returns true if the explorer found
-/// every seeded bug and reported no bug without one.
+/// every seeded bug and reported nothing in the runs without a bug.
 pub fn run(root: &Path) -> Result<bool> {
     let (tree, target) = (patched_tree(root)?, target(root));
     let lists = patch::read(root, patch::PLANTED)?;

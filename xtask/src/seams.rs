@@ -1,5 +1,5 @@
-//! `cargo xtask seams`: checks the number of files that a new drive type, scheduler, counter or
-//! configuration key changes.
+//! `cargo xtask seams`: checks that a new drive type, scheduler, counter or configuration key
+//! changes only a few files.
 //!
 //! `xtask/seams/*.patch` are four small changes in the format of `planted::patch`. The first line
 //! of each has the largest number of files that the patch may change (`# files: 3`). Each patch is

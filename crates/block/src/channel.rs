@@ -81,7 +81,7 @@ pub struct Channel<M: Machine> {
     /// Bios that the program submits again and that cannot take the fast path.
     /// [`Channel::poll_again`] starts them at its end.
     pub(crate) again: BioList<M>,
-    /// Number of polls that found bios at once; see `POLLS_PER_LOOK`.
+    /// Counts polls that find completed bios at hand; see `POLLS_PER_LOOK`.
     pub(crate) polls: u32,
     next_timeout_check_ns: u64,
     pub(crate) quarantine: Vec<Bio>,
@@ -107,8 +107,8 @@ impl<M: Machine> ChannelPanicGuard<'_, M> {
 }
 
 impl<M: Machine> Drop for ChannelPanicGuard<'_, M> {
-    /// Called only during a panic. Drops the completions left in the batch, because the next poll
-    /// would take their tags for tags of the queue that it polls.
+    /// Called only during a panic. Drops the completions left in the batch. Otherwise the next
+    /// poll, perhaps of another queue, would look up their tags in that queue.
     fn drop(&mut self) {
         self.0.is_broken = true;
         self.0.sub.run.batch.clear();
@@ -322,7 +322,8 @@ impl<M: Machine> Channel<M> {
                 Err(Rejected { bio: back, reason: Reject::Full }) => bio = back,
                 other => return other,
             }
-            // The loop ends: a channel without bios in flight is not full.
+            // The loop ends, because completions free slots: a channel without bios in flight is
+            // not full.
             self.wait(1, &mut take);
         }
     }
@@ -388,7 +389,8 @@ impl<M: Machine> Channel<M> {
             let soon = M::now() + soon_ns;
             return earliest([wake_ns, Some(soon)]);
         }
-        // The owner of a queue also checks for timeouts of other threads' requests in that queue.
+        // The owner of a queue must wake even without I/O of its own, to check for timeouts of
+        // other threads' requests in that queue.
         let waits = self.in_flight() > 0
             || !self.quarantine.is_empty()
             || self.sub.members.iter().any(|m| m.hctx().has_tags_of(self.sub.run.owner));
@@ -421,7 +423,8 @@ impl<M: Machine> Channel<M> {
             if self.poll(&mut take) == 0 {
                 self.tick();
                 if let Some(turn) = self.turn {
-                    // Ignored: an error of the ring is reported by the next regular call of `turn`.
+                    // The result is ignored: the next regular call of `turn` reports an error of
+                    // the ring.
                     let _ = turn(&self.bio_set().bell, None, &|| true);
                 }
                 M::spin_until(M::now() + DRAIN_LOOK_NS, || self.bio_set().has_delivered());
@@ -484,7 +487,7 @@ impl<M: Machine> Drop for Channel<M> {
             true => self.sub.run.deliver(),
             false => _ = self.drain(|_| ()),
         }
-        // Counted now, because the number follows from the length of the list `free`, emptied next.
+        // Counted before `free` is emptied, because `in_flight` uses the length of that list.
         let in_flight = self.in_flight();
         self.sub.free.unlink();
         self.sub.members.iter_mut().for_each(|member| member.child_slots.free.unlink());

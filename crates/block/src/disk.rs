@@ -64,12 +64,12 @@ pub use config::DiskConfig;
 pub(crate) struct FlushState<M: Machine> {
     pub(crate) issued: bool,
     pub(crate) pending: BioList<M>,
-    /// Hardware queue from which the flushes in `pending` are sent later, as one: the queue at
-    /// which the first of them came up for dispatch. The thread that serves this queue polls it.
+    /// Hardware queue through which the flushes in `pending` are later sent as one: the queue from
+    /// which the first of them was to be dispatched. The thread that serves this queue polls it.
     pub(crate) pending_hctx: u16,
-    /// Incremented when waiting flushes start to move to a software queue and again when the move
-    /// ends, so the number is odd during a move. A thread that searches for flushes compares the
-    /// numbers before and after its search.
+    /// Incremented when waiting flushes begin to move to a software queue and again at the end of
+    /// the move, so an odd number means a move in progress. A thread that searches for flushes
+    /// reads the number before and after its search, to notice a move.
     pub(crate) moves: u64,
 }
 
@@ -185,7 +185,7 @@ pub struct Disk<M: Machine> {
     pub(crate) queues: LazyQueues<M>,
     /// Nanoseconds for which a submitter waits while another thread serves the queue.
     pub(crate) enter_wait_ns: u64,
-    /// The design that the disk follows instead of the multi-queue design, if any.
+    /// Design that the disk follows instead of multi-queue, for comparison; `None` for multi-queue.
     pub(crate) baseline: Option<Baseline<M>>,
     pub(crate) flush: M::Lock<FlushState<M>>,
     pub(crate) abandoned: M::Lock<Vec<AbandonedRequest<M>>>,
@@ -233,7 +233,7 @@ impl<M: Machine> Disk<M> {
         }
         let threads = match hw.kind {
             QueueKind::OwnerOnly => config.io_threads.max(1),
-            // Each thread gets a queue of its own: an interrupted thread delays no other.
+            // Each thread gets its own queue, so that a preempted thread delays no other thread.
             QueueKind::AnyThread if M::THREADS_MOVE => {
                 config.io_threads.saturating_add(u16::from(config.worker.is_some()))
             }
@@ -476,8 +476,8 @@ impl<M: Machine> Disk<M> {
             }
             let chain = self.queues.hctx(index).tags.take_apart(rq);
             if chain.op() == Op::Flush {
-                // The driver refused this flush. Later flushes, which wait in `pending` for its
-                // completion, leave the queue with it.
+                // The driver refused this flush, so it never completes. The flushes in `pending`,
+                // which wait for its completion, are therefore taken out with it.
                 let mut flush = self.flush.lock();
                 flush.issued = false;
                 left.append(&mut flush.pending);
@@ -539,8 +539,8 @@ fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> QueueRoute {
     let hctx = match (disk.config.software_queues, disk.config.hardware_queues) {
         // A thread uses its own queue, or another thread's if there are fewer queues than threads.
         _ if disk.kind == QueueKind::OwnerOnly => place % disk.owned_queues(),
-        // The only software queue does not tell submitters apart, so the submitter's CPU, thread or
-        // node selects the hardware queue.
+        // All submitters share the only software queue, so the hardware queue is selected by the
+        // submitter's CPU, thread or node.
         (Spread::One, hardware) => hardware.index(place, node, disk.queues.hctxs().len()),
         (Spread::Node, Spread::Core) => place % disk.queues.hctxs().len(),
         _ => disk.driver.map(ctx, disk.queues.ctxs().len(), disk.queues.hctxs().len()),

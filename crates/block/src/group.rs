@@ -214,7 +214,7 @@ impl<M: Machine> GroupTable<M> {
         self.find_open(id).map_or_else(|| wrong(text()), Ok)
     }
 
-    /// Returns the name of a group whose parent is `id`, if any.
+    /// Returns the name of an open group whose parent is `id`, or `None` if `id` has no children.
     fn child_of(&self, id: GroupId) -> Option<&str> {
         let mut open = self.entries.iter().filter(|entry| !entry.is_closed);
         open.find(|entry| entry.config.parent == Some(id)).map(|entry| &*entry.config.name)

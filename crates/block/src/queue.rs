@@ -35,8 +35,8 @@ use crate::queue::scheduler::QueueScheduler;
 use crate::queue::serve::{ServeGuard, ServeLock};
 use crate::queue::tag::TagSet;
 
-/// Nanoseconds after which a thread polls a hardware queue again that another thread serves,
-/// because the other thread may stop and leave work in the queue.
+/// Nanoseconds after which a thread that found a hardware queue served by another thread polls the
+/// queue again, because the other thread may stop serving and leave work in the queue.
 pub(crate) const INSIDE_LOOK_NS: u64 = 10_000;
 
 /// Distribution of queues over the CPUs of a machine.
@@ -85,10 +85,11 @@ pub(crate) struct QueueRoute {
 
 /// A queue in which bios wait for a hardware queue.
 pub(crate) struct SoftwareQueue<M: Machine> {
-    /// Lists of waiting bios, one for each hardware queue that takes bios from this software queue.
-    /// If there is only one, an additional list may hold the bios for the drive's worker.
+    /// Lists of waiting bios, one for each hardware queue that this software queue feeds. A
+    /// software queue that feeds a single hardware queue may have a second list, for the drive's
+    /// worker.
     lists: Box<[BioList<M>]>,
-    /// Hardware queue of the drive's worker, if the last list in `lists` is for that queue.
+    /// Hardware queue of the drive's worker; `None` if the worker has no list in `lists`.
     worker: Option<u16>,
     pub(crate) frozen: bool,
 }
@@ -125,13 +126,14 @@ impl<M: Machine> SoftwareQueue<M> {
 
 pub(crate) type LockGuard<'a, M, T> = <<M as Machine>::Lock<T> as Lock<T>>::Guard<'a>;
 
-/// Value of `owner` while a thread opens the queue. No thread has this identity.
+/// Value of `owner` while a thread is opening the queue; never the identity of a thread.
 const RESERVED: u64 = u64::MAX;
 
 /// A queue through which requests are handed to the driver.
 pub(crate) struct HardwareQueue<M: Machine> {
     pub(crate) number: u16,
-    /// Index of the software queue that `mark_own` marks in `pending`.
+    /// Index of the software queue that `mark_own` marks in `pending`, to have this hardware queue
+    /// served again.
     pub(crate) own_ctx: u16,
     pub(crate) kind: QueueKind,
     pub(crate) serve: ServeLock<M, HctxState<M>>,
@@ -168,7 +170,7 @@ pub(crate) struct HctxState<M: Machine> {
     /// True while bio chains for the drive's worker may wait in this queue or be in flight.
     pub(crate) holds_handed: bool,
     /// Number of times that bio chains for the drive's worker moved to a software queue because the
-    /// worker had left. `Disk::is_drained` compares the number to notice such a move.
+    /// worker had left. `Disk::is_drained` compares two readings to notice a move during its check.
     pub(crate) moves: u64,
     /// Time in nanoseconds at which the serving thread inserted its batch, for the next dispatch to
     /// use instead of the clock; 0 if no batch was inserted since the last dispatch.
@@ -232,8 +234,8 @@ impl<M: Machine> HardwareQueue<M> {
         }
     }
 
-    /// Turns the queue into a lane: a part of a hardware queue that one thread serves and that
-    /// software queue `ctx` feeds. The lane has a bit in `pending`.
+    /// Turns the queue into a lane: the part of a hardware queue that one thread serves. Software
+    /// queue `ctx` feeds the lane, and `pending` holds the lane's bit in the shared bitmap.
     pub(crate) fn lane(self, ctx: usize, pending: PendingQueues<M>) -> Self {
         HardwareQueue { own_ctx: ctx as u16, pending, ..self }
     }
@@ -249,13 +251,14 @@ impl<M: Machine> HardwareQueue<M> {
     }
 
     /// Returns true if thread `owner` may run the queue and work is pending. Returns false while
-    /// another thread serves the queue: a caller that spins could take that thread's CPU.
+    /// another thread serves the queue, so that a spinning caller does not take that thread's CPU.
     pub(crate) fn has_pending_for(&self, owner: u64) -> bool {
         self.may_serve(owner) && self.pending.is_any() && !self.is_being_served()
     }
 
-    /// Returns true if any thread may run the queue, a thread serves it, and work is pending. That
-    /// thread may leave the work, so the caller checks again soon. Always false in simulations.
+    /// Returns true if any thread may run the queue, a thread serves it, and work is pending. The
+    /// serving thread may leave that work undone, so the caller checks again soon. Always false in
+    /// simulations.
     pub(crate) fn is_being_served(&self) -> bool {
         M::THREADS_MOVE
             && self.kind == QueueKind::AnyThread
@@ -289,9 +292,9 @@ impl<M: Machine> HardwareQueue<M> {
         self.kind == QueueKind::AnyThread || self.has_owner()
     }
 
-    /// Changes the queue's state under the serve lock. If another thread found the lock held and
-    /// left work for its holder, rings the doorbell of the queue's owner, because the caller does
-    /// no such work.
+    /// Changes the queue's state under the serve lock. If another thread meanwhile finds the lock
+    /// held and leaves work for its holder, the doorbell of the queue's owner is rung, because
+    /// `change` itself serves no work.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut HctxState<M>) -> R) -> R {
         let mut serve = self.serve.enter();
         let result = change(&mut serve);
@@ -330,7 +333,8 @@ impl<M: Machine> HardwareQueue<M> {
         self.owner.compare_exchange(0, RESERVED, Order::Relaxed, Order::Relaxed).is_ok()
     }
 
-    /// Removes the owner. Returns false unless `thread` has the owner's identity and doorbell.
+    /// Removes `thread` as the owner. Returns false and changes nothing if the queue's owner or
+    /// doorbell is not that of `thread`.
     pub(crate) fn give_up(&self, thread: &IoThread<M>) -> bool {
         let is_threads = |bell: &Arc<Doorbell<M>>| Arc::ptr_eq(bell, &thread.bell);
         let gives =

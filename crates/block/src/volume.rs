@@ -43,8 +43,8 @@ use crate::volume::stripe::Stripe;
 
 /// Maximum number of lookups in one query of a volume's extents. Limits the query's time.
 const EXTENT_STEPS: u32 = 4096;
-/// Usual maximum of a channel's bio slots (128 bytes each) for parts of split bios. Exceeded if the
-/// channel's depth, or four slots for each drive, require more.
+/// Maximum number of a channel's bio slots (128 bytes each) for parts of split bios. A channel may
+/// have more if its depth, or four slots for each drive, require more.
 const PARTS_MAX: u32 = 8192;
 
 /// Largest chunk of a stripe, in sectors: 2 GiB.
@@ -420,9 +420,9 @@ impl<M: Machine> Volume<M> {
         self.disks.iter().map(|disk| disk.waiting()).sum()
     }
 
-    /// Returns the number of a channel's bio slots for parts of split bios. `depth` is the
-    /// channel's maximum number of bios. Each bio needs one slot per drive. In `PerVolume` mode,
-    /// which splits bios by chunks, each bio gets 16 slots. Bios with more parts wait for slots.
+    /// Returns the number of bio slots for parts of split bios in a channel of `depth` bios: one
+    /// for each bio and drive, or 16 for each bio in `PerVolume` mode, which splits bios by chunks.
+    /// The usual maximum is [`PARTS_MAX`]. Bios with more parts wait for slots.
     pub(crate) fn parts_for(&self, depth: u32) -> usize {
         let drives = self.disks.len() as u32;
         let each = match self.serving.serving {

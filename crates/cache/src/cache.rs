@@ -32,8 +32,8 @@ use crate::stats::CacheStats;
 
 const SHARDS_MAX: u32 = 64;
 const SHARD_FRAMES_MIN: u32 = 256;
-/// Smallest stripe chunk, in sectors, for which each read and write of the cache stays on one
-/// drive. With smaller chunks, a read or write may span several drives.
+/// Smallest chunk size of a stripe, in sectors, with which every read and write of the cache stays
+/// on one drive. With smaller chunks, a read or write may span several drives.
 const CHUNK_SECTORS_MIN: u64 = 64;
 /// Longest range, in extents, that is looked up extent by extent. For a longer range, the cache
 /// scans all extents in memory.
@@ -65,8 +65,7 @@ pub(crate) struct FlusherCall<M: Machine> {
     until: M::Word,
     /// 1 if a client's write waits for free cache memory.
     is_short: M::Word,
-    /// 1 from a wake-up of the flusher until the flusher has read its orders: the epoch to write
-    /// (`until`) and the shortage of memory (`is_short`).
+    /// Set to 1 when the flusher is woken, and to 0 when the flusher reads `until` and `is_short`.
     is_rung: M::Word,
     bell: M::Lock<Option<Arc<Doorbell<M>>>>,
 }
@@ -130,8 +129,8 @@ impl<M: Machine> FlusherCall<M> {
     /// Returns the newest epoch (time between two flushes) that a flush waits for, plus one, and
     /// true if a write waits for memory. Clears the wake-up flag.
     pub(crate) fn look(&self) -> (u64, bool) {
-        // AcqRel pairs with the swap in `ring`: requests made before the flusher was woken are
-        // visible.
+        // AcqRel pairs with the swap in `ring`: the values of `until` and `is_short` that were
+        // stored before the wake-up are visible.
         self.is_rung.swap(0, Order::AcqRel);
         (self.until.load(Order::Acquire), self.is_short.swap(0, Order::AcqRel) != 0)
     }

@@ -40,9 +40,9 @@ fn wrapped_text(text: &str) -> String {
     rows.iter().map(|row| wrapped_row(row)).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns true if `line` continues the row above, whose last line is `before`: a command that ends
-/// with a backslash, a table row to whose last column the line is indented, or a paragraph that was
-/// wrapped at more than 80 columns.
+/// Returns true if `line` continues `row`, whose last line so far is `before`. A row is continued
+/// after a backslash at its end, in its last column if `line` is indented to that column, and in a
+/// paragraph that was wrapped at more than 80 columns.
 fn continues(row: &str, before: &str, line: &str) -> bool {
     let indent = indent_of(line);
     let is_text = |line: &str| !line.is_empty() && last_column(line).is_none();

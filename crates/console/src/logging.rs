@@ -62,8 +62,8 @@ pub fn report_on(file: &str) {
     REPORTED_FILE.get_or_init(|| visible(file).into_owned());
 }
 
-/// Inserts the severity of a message after the position in `file` with which the message begins. A
-/// message without a position gets the severity in front.
+/// Inserts the severity of a message after the position at its beginning (`file` and line), or in
+/// front of a message without a position.
 fn finding(file: &str, level: Level, text: &str) -> String {
     let severity = match level {
         Level::ERROR => "error",
@@ -186,8 +186,8 @@ fn filter(verbose: u8, variable: Option<&str>) -> &str {
 }
 
 /// Parses a filter: LEVEL for all modules, MODULE=LEVEL for one. `source` names the filter's origin
-/// in errors. A single word is never taken for a module, because a misspelt level would then
-/// silence all other messages, even warnings about failing drives.
+/// in errors. A word without `=` must be a level. If a misspelt level counted as a module, all
+/// other messages would be silenced, even warnings about failing drives.
 fn read_filter(source: &str, text: &str) -> anyhow::Result<Targets> {
     let mut targets = Targets::new().with_default(LevelFilter::INFO);
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {

@@ -42,8 +42,8 @@ impl ProgressBar {
         ProgressBar { shown: false, ..ProgressBar::new(0) }
     }
 
-    /// Sets the number of I/Os that the next tasks always keep in flight, so that the bar shows
-    /// their mean latency, too; 0 if the number varies.
+    /// Sets the number of I/Os in flight during the next tasks, so that the bar also shows their
+    /// mean latency; 0 if the number is not constant.
     pub fn keep_in_flight(&mut self, ios: u64) {
         self.in_flight = ios;
     }

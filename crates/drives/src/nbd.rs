@@ -196,8 +196,8 @@ impl NbdDriver {
         &self.shared.target.config
     }
 
-    /// Makes a connection for a queue. After a failed attempt, further calls return without a
-    /// connection, so that opening the drive waits for the server only once.
+    /// Makes a connection for a queue. Once an attempt has failed, further calls make no attempt
+    /// and return no connection, so that opening the drive waits for the server only once.
     fn connect(&self) -> Result<NextConnection, Error> {
         let shared = &self.shared;
         // The connection made when the drive was opened has generation 0.
@@ -352,8 +352,8 @@ impl Driver<Native> for NbdDriver {
     }
 
     fn is_reconnecting(&self) -> bool {
-        // Relaxed: an old value does no harm. The callers, status reports and the NBD server's
-        // search for overdue requests, ask again.
+        // Relaxed: an old value does no harm, because both callers ask again: status reports, and
+        // the NBD server's search for overdue requests.
         self.shared.searching.load(Ordering::Relaxed) > 0
     }
 
@@ -367,8 +367,8 @@ impl Driver<Native> for NbdDriver {
     }
 
     fn prepare_stop(&self) {
-        // Relaxed: `stopping` matters only for flushes that are submitted after this call. A flush
-        // that reads an old value only waits for a lost server, as usual.
+        // Relaxed: only flushes that are submitted after this call need the new value. A flush that
+        // reads the old value waits for a lost server, as in normal operation.
         self.shared.durability.stopping.store(true, Ordering::Relaxed);
     }
 

@@ -201,7 +201,7 @@ impl<M: Machine, S: RequestStore + Send> DriverQueue<M> for InstantQueue<S> {
     }
 }
 
-/// Queue that completes requests after a fixed delay. Their deadlines are in the order of
+/// Queue that completes each request after the same delay, so deadlines are in the order of
 /// submission.
 struct DelayQueue<M> {
     waiting: VecDeque<(u64, Tag)>,

@@ -55,8 +55,8 @@ impl LastFlush {
     }
 }
 
-/// Flushes a volume of which no other thread has a queue. The flush may take up to `time`, and
-/// longer while a cache writes dirty pages.
+/// Flushes a volume that no other thread has open. The flush may take up to `time`, and longer
+/// while a cache writes dirty pages.
 ///
 /// # Errors
 /// Returns a text with the reason if the flush fails.

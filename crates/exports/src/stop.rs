@@ -61,7 +61,8 @@ impl Progress {
 
     /// Returns true if the flush must be abandoned: the caller grants no more time (`given_ns` is
     /// 0), and the deadline passed at least `more_ns` ago. Call this in each iteration of the event
-    /// loop, because only the call notices progress of the drives, which extends the deadline.
+    /// loop, because the deadline is extended only when a call finds that the drives have made
+    /// progress.
     pub(crate) fn is_over(&mut self, given_ns: u64, more_ns: u64) -> bool {
         let now_ns = Native::now();
         if now_ns >= self.looked_ns + LOOK_NS {
@@ -124,7 +125,7 @@ impl Progress {
         if !refused.is_empty() {
             text.push_str(&format!(": writes to {refused} failed"));
         }
-        // A drive that the text names for failed writes or flushes is not also named for not
+        // Drives that the text names for failed writes or flushes are not named again for not
         // answering.
         let silent = names(&|at| is_silent(at) && !has_failed(at) && !has_refused(at));
         if self.last.is_some() && !silent.is_empty() {

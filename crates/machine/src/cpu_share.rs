@@ -15,16 +15,16 @@ use crate::{Machine, Native};
 const OFFER_NS: u64 = 2_000;
 /// A yield that takes longer than this, in nanoseconds, has let another thread run.
 const TAKEN_NS: u64 = 3_000;
-/// Time, in nanoseconds, after which another thread that runs instead of the poller counts as
-/// keeping the CPU. A sleep would then be better: a wake-up would preempt the other thread.
+/// Longest time, in nanoseconds, that another thread may run before it counts as keeping the CPU.
+/// Sleeping is then better than polling, because the sleeper's wake-up preempts the other thread.
 const KEPT_NS: u64 = 30_000;
 /// Number of polls that the poller skips when another thread has kept the CPU for the first time.
 const PAUSE_MIN: u32 = 16;
-/// Maximum number of polls that the poller skips in a row. So a poller whose CPU is always shared
+/// Maximum number of polls that the poller skips in a row. A poller whose CPU is always shared then
 /// polls once in 65,536 waits, for up to 4 ms, which costs little.
 const PAUSE_MAX: u32 = 1 << 16;
-/// Number of successful polls, without a loss of the CPU to another thread in between, after which
-/// [`PAUSE_MIN`] applies again.
+/// Number of successful polls since the thread last lost the CPU to another thread, after which the
+/// next pause has [`PAUSE_MIN`] polls again.
 const CALM: u32 = 1024;
 
 /// Result of a poll, in which a thread repeatedly checks for work instead of sleeping.
@@ -49,8 +49,8 @@ pub struct Poll {
 enum PollStep {
     Look,
     Offer,
-    /// The poll's time is up, or its last two checks were far apart. In the second case `kept` is
-    /// true, because another thread may have kept the CPU.
+    /// The poll's time is up, or its last two checks were more than `KEPT_NS` apart. In the second
+    /// case `kept` is true: another thread may have kept the CPU.
     End {
         kept: bool,
     },
@@ -169,8 +169,8 @@ impl CpuShare {
         match poll.next(now_ns) {
             PollStep::Look => {}
             PollStep::Offer => {
-                // The preemption counter is read before the yield, so that `was_taken` notices a
-                // thread that runs during the yield.
+                // The preemption counter is read before the yield. If another thread runs during
+                // the yield, the counter changes, and `was_taken` returns true.
                 self.taken = Native::preemptions();
                 std::thread::yield_now();
                 poll.offered(Native::now());
@@ -189,8 +189,8 @@ impl CpuShare {
         None
     }
 
-    /// Returns true if another thread had the CPU since the preemption counter was last read. If
-    /// not, an interrupt or another guest of the hypervisor took the CPU.
+    /// Returns true if the kernel gave the CPU to another thread since the preemption counter was
+    /// last read. Returns false if an interrupt or another guest of the hypervisor took the CPU.
     #[cold]
     fn was_taken(&mut self) -> bool {
         let taken = Native::preemptions();

@@ -102,7 +102,7 @@ impl<M: Machine> Deadline<M> {
         self.left_with_ns(0)
     }
 
-    /// Checks the clock. Returns the nanoseconds left until `more_ns` nanoseconds after the
+    /// Checks the clock. Returns the nanoseconds left until a time `more_ns` later than the
     /// deadline, or 0 after that time.
     pub fn left_with_ns(&mut self, more_ns: u64) -> u64 {
         let now_ns = M::now();
@@ -124,9 +124,9 @@ impl<M: Machine> Deadline<M> {
         }
     }
 
-    /// Runs `body`, and passes to it the longest time that `body` may take: `most`, or the time
-    /// left until the deadline if that is shorter. If `body` takes longer, the excess counts as a
-    /// pause and postpones the deadline. Returns `None` without running `body` after the deadline.
+    /// Runs `body` with the longest time that it may take: the smaller of `most` and the time left
+    /// until the deadline. Any further time counts as a pause and postpones the deadline. Returns
+    /// `None` without running `body` if the deadline has passed.
     pub fn block<T>(&mut self, most: Duration, body: impl FnOnce(Duration) -> T) -> Option<T> {
         let most = most.min(Duration::from_nanos(self.left_ns()));
         let most_ns = nanoseconds(most);

@@ -48,14 +48,14 @@ fn add(rows: &mut Rows, name: &'static str, site: Site, counts: &LockCounts) {
     }
 }
 
-/// Adds counts that began at `began_ns`, unless that was before the statistics were turned on.
+/// Adds counts that began at `began_ns`, unless the statistics are off or were turned on later. The
+/// time `u64::MAX` means that only the first condition applies.
 fn count(name: &'static str, site: Site, counts: &LockCounts, began_ns: u64) {
     // Does nothing on a thread that is ending and has destroyed `ROWS` already.
     let _ = ROWS.try_with(|rows| {
         let mut rows = lock_unpoisoned(rows);
-        // Relaxed: the mutex of this table orders the load. `LockMeter::start` sets `SINCE_NS` and
-        // then locks the mutex to empty the table. So this load sees the new time, or the new entry
-        // is deleted.
+        // Relaxed: `LockMeter::start` sets `SINCE_NS`, and then locks this table's mutex to clear
+        // the table. So either this load returns the new time, or the entry added below is cleared.
         let since_ns = SINCE_NS.0.load(Ordering::Relaxed);
         if since_ns != 0 && began_ns >= since_ns {
             add(&mut rows, name, site, counts);
@@ -92,7 +92,7 @@ impl LockMeter {
     }
 
     /// Returns the statistics so far, ordered by lock name. A lock that is held now is counted when
-    /// it is released. The counting threads have to wait only while their own tables are read.
+    /// it is released. A thread that counts waits only while its own table is read.
     #[must_use]
     pub fn rows(&self) -> Vec<LockRow> {
         let mut tables = lock_unpoisoned(&TABLES);

@@ -206,8 +206,8 @@ pub unsafe trait Line<T: Send>: Send + Sync {
     /// Returns a pointer for changing the shared data. A simulated machine adds the cost of a
     /// write.
     fn write(&self) -> *mut T;
-    /// Returns a pointer to the shared data without a simulated cost, because the calling CPU has
-    /// just paid for the access with `read` or `write`.
+    /// Returns a pointer to the shared data without a simulated cost. For a caller whose CPU has
+    /// just called `read` or `write`, which have added the cost.
     fn held(&self) -> *mut T;
 }
 

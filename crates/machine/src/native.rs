@@ -330,7 +330,8 @@ mod clock {
         /// Nanoseconds per 2^32 ticks of the time-stamp counter; 0 before the calibration, or if
         /// the counter is not invariant.
         mult: AtomicU64,
-        /// Nanoseconds to add to the scaled counter, to match CLOCK_MONOTONIC at the calibration.
+        /// Nanoseconds to add to the scaled time-stamp counter, so that the sum equals
+        /// CLOCK_MONOTONIC at the time of the calibration.
         offset_ns: AtomicU64,
     }
 

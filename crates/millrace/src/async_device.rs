@@ -415,8 +415,9 @@ impl SubmitState {
         self.waiting.is_empty() && self.channel.in_flight() == 0
     }
 
-    /// Submits waiting bios and reaps completions until no bio waits or nothing completes. A
-    /// completion makes room for a waiting bio, which no later event would submit.
+    /// Submits waiting bios and reaps completions, until no bio waits or nothing completes. The
+    /// loop is needed because a completion makes room for a waiting bio, and no later event would
+    /// submit it.
     fn turn(&mut self) {
         loop {
             self.submit();

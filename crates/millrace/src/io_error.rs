@@ -99,8 +99,8 @@ impl IoRange {
         IoError { op, offset_bytes, len_bytes, volume: volume_name, drive, status }
     }
 
-    /// Returns the drive whose log has this failure. Returns `None` if the block layer itself
-    /// refused the I/O, or if entries of several drives match.
+    /// Returns the name of the drive whose log has an entry for this failure. Returns `None` if no
+    /// drive has one (for example, the block layer itself refused the I/O) or several have one.
     fn drive(self, volume: &Volume, status: Status) -> Option<String> {
         let range = self.offset_bytes..self.offset_bytes + self.len_bytes;
         let mut failed = (0..volume.disks().len()).filter(|number| {

@@ -137,7 +137,7 @@ impl ExportInfo {
     }
 }
 
-/// Part of the server's list of exports ([`ExportCatalog`]) that an option asks for.
+/// Export, or list of exports, that an option needs from the [`ExportCatalog`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WantedExport<'a> {
     /// The option asks for the export of this name.

@@ -127,8 +127,8 @@ pub struct Handshake {
     context_export: Option<usize>,
     /// Index of the export with which the answer to `OPT_LIST` continues.
     list_from: usize,
-    /// Largest number of exports in a list sent to the client so far, and the limit on answer bytes
-    /// at that time. Both numbers are kept, because the catalog may shrink later.
+    /// Number of exports in the longest list sent to the client, and the limit on answer bytes at
+    /// that time. Both keep the limits of this negotiation from falling if the catalog shrinks.
     listed: (usize, usize),
     options: u32,
     answer_bytes: usize,

@@ -140,9 +140,9 @@ impl StatusQuery {
     }
 }
 
-/// Merges equal neighbours of `extents`, up to `limit` bytes and `room` merged extents. Calls
-/// `emit` with the position, length and flags of a merged extent each time it grows. Returns their
-/// number.
+/// Merges adjacent `extents` with equal flags, up to `limit` bytes and `room` merged extents. Calls
+/// `emit` with the index, length and flags of the current merged extent each time the extent grows.
+/// Returns the number of merged extents.
 fn merge(
     extents: impl IntoIterator<Item = Extent>,
     limit: u64,

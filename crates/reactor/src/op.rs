@@ -90,7 +90,8 @@ pub enum Op {
 }
 
 impl Op {
-    /// Returns true for operations that wait for a peer and must never complete with `-EAGAIN`.
+    /// Returns true for socket operations, which wait for a peer and must never complete with
+    /// `-EAGAIN`.
     pub(crate) fn is_socket(&self) -> bool {
         matches!(
             self,

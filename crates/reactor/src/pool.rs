@@ -41,8 +41,8 @@ struct PoolLimits {
     shared: usize,
     lane: usize,
     kept: usize,
-    /// Time, in nanoseconds, that a drive must wait without a thread before the pool starts a
-    /// thread beyond the limit `shared`.
+    /// Time, in nanoseconds, that a drive must wait without a thread before the pool starts more
+    /// than `shared` threads.
     growth_ns: u64,
     /// Time for which the pool starts no thread after the system refused one, in nanoseconds.
     refused_ns: u64,
@@ -175,8 +175,8 @@ impl WorkerPool {
         }
     }
 
-    /// Requests a wake-up at the next result. Returns `None` if results are waiting. Otherwise
-    /// returns the time, if any, at which the pool may need another thread.
+    /// Asks the pool to wake the reactor at the next result. Returns `None` if results are waiting
+    /// already. Otherwise returns the time, if any, at which the pool may need another thread.
     pub(crate) fn prepare_sleep(&mut self) -> Option<Option<u64>> {
         if self.outstanding == 0 {
             return Some(None);

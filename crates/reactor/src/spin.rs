@@ -33,8 +33,8 @@ const GAP_NS: u64 = 20_000;
 /// Length of the first pause from spinning: number of waits for completions that begin without a
 /// spin. Each pause is twice as long as the last.
 const PAUSE_MIN: u32 = 64;
-/// Maximum length of a pause from spinning, in waits for completions. If no new pause begins within
-/// this number of waits, the next pause has `PAUSE_MIN` waits again.
+/// Maximum length of a pause from spinning, in waits for completions. After this many waits without
+/// a new pause, the next pause has `PAUSE_MIN` waits again.
 const PAUSE_MAX: u32 = 8192;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

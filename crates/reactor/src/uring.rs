@@ -167,8 +167,8 @@ impl Uring {
     }
 
     /// Submits the queue if its file operations are at least 1/`EARLY_SHARE` of the operations in
-    /// flight. Drives with so little other work would be idle until the event loop submits the
-    /// queue.
+    /// flight. With so few operations in flight, drives would be idle until the event loop submits
+    /// the queue.
     fn submit_early(&mut self, hub: &mut ReactorState) {
         let share = (hub.table.outstanding() / EARLY_SHARE) as u32;
         if self.file_ops >= share.max(1) {
@@ -303,8 +303,9 @@ impl Uring {
         Ok(())
     }
 
-    /// Returns true if the submission of a short queue can wait, because the receivers of new
-    /// completions will soon push more operations. Never returns true twice in a row.
+    /// Returns true if the submission of a short queue can wait: completions have just been
+    /// delivered, and their receivers will soon push more operations. Never returns true twice in a
+    /// row.
     fn may_hold_back(&mut self, hub: &ReactorState) -> bool {
         let queue = self.ring.submission();
         let short = queue.len() < self.config.submit_batch as usize;
@@ -450,8 +451,8 @@ impl Uring {
             if self.turn(hub, Wait::Until(sys::now_ns() + slice.as_nanos() as u64)).is_err() {
                 return;
             }
-            // Resets the count of delivered completions. With a count above 0, the next event-loop
-            // iteration would not wait.
+            // Resets the count of delivered completions, because `turn` does not wait while the
+            // count is above 0.
             hub.table.take_delivered();
         }
         // SAFETY: nothing is in flight, so the kernel uses neither the ring nor `wake.value`.

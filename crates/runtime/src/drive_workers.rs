@@ -191,8 +191,8 @@ impl DriveWorkers {
             }
         }
         drop(up);
-        // Waits until each new thread has reported its doorbell or an error. If one thread failed,
-        // the other threads are stopped, and their doorbells are needed to wake them.
+        // Waits until each new thread has reported its doorbell or an error. Even if one thread
+        // failed, the doorbells of the others are needed, to wake and stop them.
         let mut silent = self.threads.len() - before;
         for (number, outcome) in ups {
             silent -= 1;

@@ -293,9 +293,9 @@ impl Session {
         bytes
     }
 
-    /// Runs one step of the TLS engine (engine.rs), and encrypts or closes as `want` requests.
-    /// Returns the outcome of the step, and the number of bytes written for `want`; `None` if the
-    /// engine could not write yet.
+    /// Runs one step of the TLS engine (engine.rs). `want` asks the engine to encrypt a record or
+    /// to close the session. Returns the outcome of the step, and the number of bytes that the
+    /// engine wrote for `want`; `None` if the engine could not write yet.
     fn turn(
         &mut self,
         into: &mut [u8],

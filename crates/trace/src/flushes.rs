@@ -2,10 +2,10 @@
 //!
 //! A flush has no sectors that identify it. In millrace's recordings, the sector field of a flush's
 //! events holds the time at which the flush was queued, and the data of a merge event (M) have the
-//! sector field of the flush that was joined. In other recordings the sector is 0. In those
-//! recordings, an issued request (D) stands for the oldest flush and for as many of the next ones
-//! as were merged (M) since the previous D. The completion (C) of the request completes all of
-//! them. If a second D comes before the C of the first, that C was lost.
+//! sector field of the flush that was joined. In other recordings the sector is 0, and events are
+//! paired by their order. An issued request (D) then carries the oldest flush, and one more flush
+//! for each merge (M) since the previous D. The completion (C) of the request completes all these
+//! flushes. If a second D comes before the C of the first, that C was lost.
 
 use std::collections::VecDeque;
 
@@ -17,8 +17,8 @@ const FLUSHES_MAX: usize = 4_096;
 #[derive(Debug, Clone, Copy)]
 struct FlushInFlight {
     number: u64,
-    /// Sector field that identifies the flush with which this flush completes: the flush that was
-    /// joined, or this flush itself.
+    /// Sector field of the flush whose completion also completes this flush: of the flush that was
+    /// joined, or of this flush itself.
     leader: u64,
 }
 

@@ -426,8 +426,8 @@ impl<R: Read> Reader<R> {
         self.streams[self.order[place]].first_time()
     }
 
-    /// Inserts a stream into `order` by time. At equal times, the new stream goes behind the head
-    /// of `order`, but before all other streams.
+    /// Inserts a stream into `order` by time. At equal times, the first stream in `order` stays
+    /// first, and the new stream goes before all others.
     fn queue(&mut self, number: usize) {
         let time = self.streams[number].first_time();
         if self.order.is_empty() || time < self.time_at(0) {

@@ -72,8 +72,8 @@ pub trait IoListener {
 
 impl IoListener for () {}
 
-/// Pair of listeners: both receive new I/Os and measured times. Only the second listener of the
-/// pair numbers the I/Os and learns of completions.
+/// Pair of listeners, which both receive new I/Os and measured times. The second listener assigns
+/// the I/Os' numbers, so only the second learns of completions by number.
 impl<A: IoListener, B: IoListener> IoListener for (&mut A, &mut B) {
     fn sample(&mut self, sample: &Sample) {
         self.0.sample(sample);
@@ -225,8 +225,8 @@ impl Spans {
         flushes.event(record, &entry.data, arrived, done);
     }
 
-    /// Records the first queue (Q) or remap (A) event of a device. Discards the device's earlier
-    /// I/Os, because the trace does not show their start.
+    /// Records the first queue (Q) or remap (A) event of a device. Discards the device's I/Os that
+    /// began earlier, because the trace does not show when they were queued.
     fn begin(&mut self, drive: usize) {
         let drive = &mut self.drives[drive];
         if !drive.begun {
@@ -400,8 +400,8 @@ impl Spans {
         }
     }
 
-    /// Returns the I/Os inside an event's range, in the vector `self.found`. The caller must put
-    /// the vector back.
+    /// Returns the I/Os inside an event's range. The vector is taken from `self.found` to reuse its
+    /// memory, so the caller must put the vector back.
     fn inside(&mut self, drive: usize, record: &Record) -> Vec<EntryIndex> {
         let mut found = std::mem::take(&mut self.found);
         self.drives[drive].flights.inside((record.sector, record.end()), &mut found);

@@ -226,7 +226,8 @@ impl<T> RangeTree<T> {
         }
     }
 
-    /// Rotates the node `place` down to `side`. Its child on the opposite side takes its position.
+    /// Rotates the node `place` down to `side`. The node's child on the opposite side moves up into
+    /// its position.
     fn rotate(&mut self, place: u32, side: usize) {
         let up = self.at(place).children[1 - side];
         let between = self.at(up).children[side];

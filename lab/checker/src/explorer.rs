@@ -124,8 +124,8 @@ impl Explorer {
         self
     }
 
-    /// Sets the maximum number of deadlines that pass in one execution. With 0, a timeout cannot
-    /// hide a lost wake-up.
+    /// Sets the maximum number of deadlines that pass in one execution. With 0, no wait times out,
+    /// so a lost wake-up shows as a deadlock.
     #[must_use]
     pub fn deadlines(mut self, count: u32) -> Self {
         self.bounds.deadlines = count;

@@ -16,8 +16,8 @@ use super::view::{LOCATIONS_MAX, ThreadViews, Timestamps, View, raise};
 use millrace_machine::Order;
 
 /// Distance between the timestamps of two stores that are appended to modification order one after
-/// the other. A store inserted between two others gets the mean of their timestamps, so 12
-/// insertions at one place are possible.
+/// the other. A store inserted between two others gets the mean of their timestamps, so the
+/// distance can be halved 12 times.
 const GAP: u32 = 1 << 12;
 const NO_VIEW: u32 = u32::MAX;
 
@@ -65,12 +65,12 @@ pub(super) struct Memory {
     used: usize,
     views: Vec<View>,
     pub(super) stored: u64,
-    /// For each location, the latest store known at any SeqCst fence so far. Each later SeqCst
-    /// fence makes its thread know these stores, too.
+    /// For each location, the latest store that any thread knew at a SeqCst fence. A later SeqCst
+    /// fence makes its own thread know these stores, too.
     sc_fences: Timestamps,
     /// Latest SeqCst store to each location.
     sc_stores: Timestamps,
-    /// For each location, the latest store that happened before any SeqCst fence so far. SeqCst
+    /// For each location, the latest store that happened before a SeqCst fence. Later SeqCst
     /// accesses must not read older stores.
     sc_fenced: Timestamps,
     pub(super) exhausted: bool,
@@ -178,9 +178,9 @@ impl Memory {
         let at = at as usize;
         let floor = self.floor(views, at, order);
         let stores = &self.locations[at].stores;
-        // The new store may be placed directly before any store that is newer than `floor`.
-        // Exception: no store may come between the store of a read-modify-write and the store that
-        // it read.
+        // Choose the place of the new store in modification order: at the end, or directly before a
+        // store newer than `floor`. But no store may come between the store of a read-modify-write
+        // and the store that it read.
         let place = |index: &usize| !stores[*index].atomic;
         let newer = || (0..stores.len()).rev().take_while(|i| stores[*i].stamp > floor);
         let places = 1 + newer().filter(place).count();
@@ -296,7 +296,8 @@ impl Memory {
         Ok(old)
     }
 
-    /// Takes a lock. The lock's word is read at its last store, so no other stores need exploring.
+    /// Takes a lock. The thread always reads the last store to the lock's word, so the explorer
+    /// need not try older stores.
     pub(super) fn take_lock(&mut self, views: &mut ThreadViews, at: u32) {
         let (at, last) = (at as usize, self.locations[at as usize].stores.len() - 1);
         let read = self.observe(views, at, last, Order::Acquire);

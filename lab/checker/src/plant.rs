@@ -57,10 +57,10 @@ pub enum Plant {
     TakePendingRelaxed,
     /// Seeded bug: `HardwareQueue::ring` wakes no thread.
     RingSkipped,
-    /// Seeded bug: a thread that hands a bio over to a worker does not mark the software queue as
+    /// Seeded bug: a thread hands a bio over to a worker without marking the software queue as
     /// pending.
     HandoverUnmarked,
-    /// Seeded bug: `WorkerDrive::turn` treats a queue that it could not lock as served.
+    /// Seeded bug: `WorkerDrive::turn` counts a queue as served if it failed to lock the queue.
     MissForgotten,
     /// Seeded bug: `WorkerDrive::leave` does not wake the threads whose bios wait for the worker's
     /// queue.

@@ -36,7 +36,8 @@ impl LineAccesses {
         self.lines.clear();
     }
 
-    /// Adds memory to check for data races. Its creation counts as a write by the current thread.
+    /// Adds a `Line` to check for data races. The creation of the line counts as a write by the
+    /// current thread.
     pub(super) fn add(&mut self, views: &ThreadViews) -> u32 {
         let (writer, written) = (views.thread, views.epoch());
         self.lines.push(LineHistory { writer, written, read: [0; THREADS_MAX] });

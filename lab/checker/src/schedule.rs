@@ -137,8 +137,8 @@ impl Session {
         }
     }
 
-    /// Iterates over the locations in `set` that have stores unknown to the thread, each with the
-    /// timestamp of the oldest such store.
+    /// Iterates over the locations in `set` to which there is a store that the thread does not
+    /// know. Each comes with the timestamp of the oldest such store.
     fn changed(&self, thread: usize, set: u64) -> impl Iterator<Item = (u32, u32)> + '_ {
         let known = &self.threads[thread].views.current.stamps;
         let locations = (0..self.memory.locations() as u32).filter(move |at| set >> at & 1 == 1);

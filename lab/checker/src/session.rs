@@ -163,7 +163,8 @@ pub(super) fn wait(wait: WaitReason) {
     with(|session| session.threads[session.current].wait = WaitReason::Turn);
 }
 
-/// Fails the execution. Returns only if the execution has already failed.
+/// Fails the execution and suspends the calling thread forever. Returns only if the execution had
+/// failed before.
 pub(super) fn fail(reason: String) {
     if let Some(turns) = with(|session| session.fail(reason)) {
         suspend(turns);

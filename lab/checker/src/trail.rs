@@ -22,8 +22,8 @@ pub(super) enum ChoiceMode {
 #[derive(Debug, Clone, Copy)]
 struct ChoiceStep {
     chosen: u16,
-    /// Number of alternatives in this step; 0 if unknown, because the choices were decoded from a
-    /// string.
+    /// Number of alternatives in this step; 0 in a trail decoded from a string, which has only the
+    /// choices.
     of: u16,
 }
 

@@ -79,8 +79,8 @@ impl Task {
         }
     }
 
-    /// Returns the largest number of I/Os in flight per thread. `depth`, the total of all threads,
-    /// is used only by programs with direct I/O.
+    /// Returns the largest number of I/Os in flight per thread. Programs with direct I/O divide
+    /// `depth` among their threads; other programs ignore `depth`.
     pub(crate) fn depth(self, depth: u32) -> u32 {
         match self {
             Task::Graph(threads) => depth / threads,

@@ -68,8 +68,8 @@ pub enum Irq {
     /// The first CPU of the hardware queue's socket takes the interrupts and notifies the
     /// submitters' CPUs.
     Steered,
-    /// The thread that polls the drive stands for the interrupted CPU: each poll that finds
-    /// completions also takes the time of one interrupt.
+    /// No interrupt handler: a poll that finds completions of the drive also takes the time of one
+    /// interrupt on the polling CPU.
     Poller,
 }
 

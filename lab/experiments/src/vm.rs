@@ -42,8 +42,9 @@ pub(crate) struct QueueService {
     pub(crate) queues: u32,
     /// Number of I/O threads. Queue q belongs to thread q modulo this number.
     pub(crate) threads: u32,
-    /// If true, the drive interrupts the I/O thread's core, and each queue interrupts its vCPU.
-    /// Otherwise CPU 0 takes and forwards the drive's interrupts, and vCPU 0 takes the guest's.
+    /// If true, the drive's interrupts go to the I/O thread's core, and each queue's interrupts to
+    /// the queue's vCPU. If false, CPU 0 takes all interrupts of the drive and forwards them, and
+    /// vCPU 0 takes all interrupts of the queues.
     pub(crate) steered: bool,
     /// Longest wait for further requests by workload-aware batching, in nanoseconds; 0 disables
     /// batching.
@@ -102,8 +103,8 @@ impl VmPlan {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Number of VM exits for device notifications. `interrupted`, `halts` and `ipis` count VM
-    /// exits for interrupts, halts and IPIs.
+    /// Number of VM exits for notifications of the device. The next three fields are the numbers of
+    /// VM exits for interrupts, halts and IPIs.
     pub(crate) kicks: u64,
     pub(crate) interrupted: u64,
     pub(crate) halts: u64,

@@ -52,7 +52,7 @@ pub struct Share {
 }
 
 /// A number of cache lines that a step touches, such as [`WorkCosts::request_queue`], and the
-/// publication or measurement that it is from.
+/// source of this number.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Lines {
@@ -183,8 +183,9 @@ pub struct CacheCosts {
     pub link: Rate,
     /// Bandwidth of the link between two boards.
     pub board_link: Rate,
-    /// Share of the CPUs spinning on a ticket lock that read its cache line before the next holder
-    /// does, and so delay the hand-over. At 0, reads by spinning CPUs take no time.
+    /// Fraction of the CPUs spinning on a ticket lock that, after a release, read its cache line
+    /// before the next holder does, and so delay the hand-over. At 0, reads by spinning CPUs take
+    /// no time.
     pub spinner: Share,
     /// Maximum number of consecutive transfers of a contended line within one socket while CPUs of
     /// other sockets wait. At 0, the default, CPUs get the line in order of request.
@@ -241,7 +242,8 @@ pub struct Fairness {
     /// A woken thread preempts the current thread if the woken one has run less by more than this
     /// time.
     pub granularity: Cost,
-    /// Maximum lead in run time that a thread can gain by sleeping.
+    /// Maximum time by which the run time of a woken thread may lie below the minimum run time of
+    /// its CPU's threads. Limits the advantage of a thread that has slept for long.
     pub credit: Cost,
 }
 
@@ -264,8 +266,9 @@ pub struct WorkCosts {
     /// Cost of visiting one entry of a list that is searched or sorted. 0 by default.
     #[cfg_attr(feature = "serde", serde(default = "WorkCosts::no_search"))]
     pub search: Cost,
-    /// Minimum number of cache lines that a holder of the single-queue design's lock writes. Stands
-    /// for data that the kernel's lock protects and the simulated program lacks.
+    /// Minimum number of cache lines that a holder of the single-queue design's lock writes. The
+    /// minimum stands for data that the kernel's lock protects and the simulated block layer does
+    /// not have.
     pub request_queue: Lines,
     /// Maximum relative deviation of the cost of work. Deviations are drawn from the seed, so that
     /// CPUs do not move in lockstep.

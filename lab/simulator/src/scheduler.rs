@@ -68,8 +68,8 @@ pub(super) struct Scheduler {
 }
 
 impl Scheduler {
-    /// Creates idle CPUs. `places` is each CPU's rank among CPUs with equal clocks: the lowest rank
-    /// runs first.
+    /// Creates idle CPUs. `places` has a rank for each CPU: of CPUs with equal clocks, the one with
+    /// the lowest rank runs first.
     pub(super) fn new(model: &Model, places: &[usize], limit_ps: u64) -> Self {
         let cpu = |place: &usize| CpuState::new(Clocks::position(*place));
         Scheduler {
@@ -103,8 +103,8 @@ impl Scheduler {
                 }
             };
             let state = &mut self.cpus[cpu];
-            // If the CPU waits for a cache line, the interrupt does not delay the transfer: the
-            // CPU's clock advances by the interrupt's time only once the transfer has ended.
+            // An interrupt does not delay a cache line transfer that the CPU waits for. So the
+            // interrupt's time is added to the CPU's clock only after the transfer.
             let is_fetching = self.pool.thread(state.current).in_line_queue;
             if state.stolen_ps > 0 && !is_fetching {
                 state.clock_ps += core::mem::take(&mut state.stolen_ps);
@@ -125,8 +125,8 @@ impl Scheduler {
         if self.pool.live == 0 {
             return Ok(RunAction::Done);
         }
-        // Look at all CPUs: those whose clocks exceed `TIME_MAX_PS` are not in `self.clocks`, which
-        // cannot hold later times.
+        // Look at all CPUs: `self.clocks` cannot hold times after `TIME_MAX_PS`, so CPUs with later
+        // clocks are missing there.
         match self.cpus.iter().any(|cpu| cpu.clock_ps > self.limit_ps) {
             true => Err(SchedulerStop::TimeLimit),
             false => Err(SchedulerStop::Deadlock),
@@ -201,8 +201,8 @@ impl Scheduler {
                 return self.give_way();
             }
             state.is_overdue = !state.queue.is_empty();
-            // A CPU with a single thread has time slices, too, because `pick` checks the limit on
-            // virtual time only at the end of a slice.
+            // Give a CPU's only thread time slices, too: `pick` can stop a simulation at the limit
+            // on virtual time only when a slice ends.
             state.slice_end_ps = (state.clock_ps + slice_ps).min(limit_ps.max(state.clock_ps) + 1);
         }
         self.clocks.set_cpu(state.position, state.clock_ps);

@@ -86,8 +86,8 @@ impl Drop for EnteredWorld {
 #[inline]
 pub(super) fn current() -> Option<&'static RefCell<World>> {
     let world = CURRENT.get();
-    // SAFETY: `EnteredWorld` keeps the pointer valid while it is set. Only functions of `world` use
-    // the reference, and all return before the simulation ends.
+    // SAFETY: while `CURRENT` is set, `EnteredWorld` keeps its pointer valid. Only functions of
+    // `world` use the returned reference, and these return before the simulation ends.
     (!world.is_null()).then(|| unsafe { &*world })
 }
 
@@ -140,8 +140,9 @@ pub(super) fn pass(price: impl FnOnce(&mut World) -> u64) {
 #[cold]
 #[inline(never)]
 fn wait_for_turn(cell: &RefCell<World>) {
-    // While a thread unwinds, no other thread runs, because a switch during unwinding would mix up
-    // the panics of two threads. Destructors therefore run to their end.
+    // Do not switch to another thread while a thread unwinds: all coroutines share the panic state
+    // of one system thread, so the other thread would count as panicking, too. Destructors
+    // therefore run to their end.
     if !std::thread::panicking() {
         cell.borrow_mut().scheduler.step_aside();
         suspend();
@@ -197,16 +198,16 @@ impl World {
         self.failure = Some(SimError::Panic { thread, at_ns, message });
     }
 
-    /// Spends the running CPU's time for a read of `lines` adjacent cache lines, which move between
-    /// caches as one.
+    /// Advances the running CPU's clock by the time of a read of `lines` adjacent cache lines,
+    /// which are always transferred together.
     #[inline]
     pub(super) fn read_line(&mut self, line: &LineState, lines: u64) {
         let access = self.begin_access(line, lines);
         self.scheduler.now_ps = self.caches.read(line, access);
     }
 
-    /// Spends the running CPU's time for a write to `lines` adjacent cache lines, which move
-    /// between caches as one.
+    /// Advances the running CPU's clock by the time of a write to `lines` adjacent cache lines,
+    /// which are always transferred together.
     #[inline]
     pub(super) fn write_line(&mut self, line: &LineState, lines: u64, written: WriteKind) {
         let access = self.begin_access(line, lines);

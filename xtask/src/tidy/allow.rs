@@ -73,9 +73,9 @@ impl AllowList {
         Ok(Self { path: path.to_owned(), entries })
     }
 
-    /// Adds up `Excess::amount` for each key, and compares the sum with the limit that the list
-    /// gives for the key. Returns the findings of keys above their limit, and a finding for each
-    /// entry of the list whose limit is above the sum.
+    /// Compares the sum of `Excess::amount` for each key with the key's limit in the list. Returns
+    /// the findings of keys whose sum is above the limit, and a finding for each entry of the list
+    /// whose limit is above the sum.
     pub fn check(&self, excesses: Vec<Excess>) -> Vec<Finding> {
         let mut sums: BTreeMap<&str, usize> = BTreeMap::new();
         for excess in &excesses {

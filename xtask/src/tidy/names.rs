@@ -1,8 +1,8 @@
 //! Rule: a type's name says what the type is, and stands for one type in `crates/`.
 //!
 //! A name of one word must be a term of the field; `xtask/allow/names.txt` lists the terms in use.
-//! If several types share a name of several words, the list has this name with the number of these
-//! types minus 1. Tests and the laboratory are exempt.
+//! A name of several words must belong to one type only. The list has the names that several types
+//! share, each with the number of types beyond the first. Tests and the laboratory are exempt.
 
 use std::collections::BTreeSet;
 

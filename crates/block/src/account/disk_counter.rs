@@ -54,8 +54,8 @@ disk_counters! {
     Dispatches dispatches "Batches of requests handed to the driver.",
     Requeues requeues "Requests requeued because the driver was busy.",
     Timeouts timeouts "Requests that were not completed within the timeout.",
-    /// A wait of a hardware queue for a tag counts once, however often the queue tries to get a
-    /// tag. Every failed attempt counts in the designs `sq` and `per-volume`, and in any design
+    /// Usually counts each wait of a hardware queue for a tag once, however often the queue
+    /// retries. Counts every failed attempt in the designs `sq` and `per-volume`, and in any design
     /// while the driver has as many requests as it accepts.
     TagWaits tag_waits "Times that a hardware queue found no free tag.",
 }

@@ -76,8 +76,8 @@ fn hold_in<M: Machine>(stop: &StopWord<M>) -> WaitReason {
 
 pub(crate) struct GroupWaitStats<M: Machine> {
     group: GroupId,
-    /// Waiting times by reason: a counter for each [`WaitReason`], and a last one for I/Os in a
-    /// hardware queue that dispatches nothing, for the reason in `stop`.
+    /// Waiting times: a counter for each [`WaitReason`], then one for I/Os in a hardware queue that
+    /// dispatches nothing. `settle` moves the last counter's time to the reason stored in `stop`.
     by: [WaitCounter<M>; WaitReason::ALL.len() + 1],
     /// I/Os of the group that wait now, for any reason, and the time that they have waited so far.
     ages: WaitCounter<M>,
@@ -102,8 +102,9 @@ impl<M: Machine> GroupWaitStats<M> {
         self.by[hold as usize].add(units(ns));
     }
 
-    /// Replaces `said`, the last report of a group's waiting I/Os, by `next`. The counters treat
-    /// every change between `said` and `next` as made at `at_ns`.
+    /// Updates the counters for a changed report of a group's waiting I/Os, from `said` to `next`,
+    /// and stores `next` in `said`. The counters by reason (`by`) treat each wait that began, ended
+    /// or got another reason since `said` as if it had done so at `at_ns`.
     pub(crate) fn say(&self, said: &mut ReportedWaits, next: ReportedWaits, at_ns: u64) {
         let at = units(at_ns);
         let (old, new) = (i64::from(said.waiting()), i64::from(next.waiting()));
@@ -120,8 +121,8 @@ impl<M: Machine> GroupWaitStats<M> {
         *said = next;
     }
 
-    /// If a hardware queue dispatches nothing, adds the time that its bios have waited up to
-    /// `at_ns` to the counter of the reason (`stop`) for which it dispatches nothing.
+    /// Moves the time that bios have waited up to `at_ns` in a hardware queue that dispatches
+    /// nothing from the last counter of `by` to the counter of the reason stored in `stop`.
     pub(crate) fn settle(&self, at_ns: u64) {
         let Some(stop) = &self.stop else { return };
         let (_, ns) = self.by[Self::place(None)].at(units(at_ns));

@@ -14,8 +14,8 @@ pub enum WaitReason {
     LatencyTarget,
     /// The drive already has enough requests to keep it busy.
     Depth,
-    /// No tag is free, or only the eighth that `fair` and `latency` leave to other groups. Each
-    /// request at the drive needs a tag.
+    /// No tag is free for the I/O; each request at the drive needs one. The schedulers `fair` and
+    /// `latency` may keep an eighth of the tags free for other groups.
     NoTag,
     /// The driver reported that the drive is busy.
     DriveBusy,

@@ -46,8 +46,8 @@ impl<T: LedgerEntry> AccountLedger<T> {
     fn close_left(&mut self) {
         let closed = &mut self.closed;
         self.open.retain_mut(|entry| {
-            // `Arc::get_mut` makes the ended thread's last counts visible here; `Arc::strong_count`
-            // might not.
+            // `Arc::get_mut` returns the account only after its thread has dropped it, and makes
+            // the thread's last counts visible here; `Arc::strong_count` might not.
             let gone = Arc::get_mut(entry);
             if let Some(entry) = &gone {
                 entry.add_to(closed.entry(entry.key()).or_default());

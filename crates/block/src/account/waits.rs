@@ -18,8 +18,8 @@ const UNIT_BITS: u32 = 10;
 /// Largest sum in `WaitCounter::now`, in units of 1,024 ns (about 2 years in total). `spill` moves
 /// a larger sum to `WaitCounter::over`, before it overflows.
 const FULL: u64 = 1 << (SUM_BITS - 2);
-/// Largest number of waiting I/Os in one `ReportedWaits`: a quarter of a counter's range of 16
-/// bits. Up to four reports of a group, such as one for each priority class, share a counter.
+/// Largest number of waiting I/Os in one `ReportedWaits`. Up to four reports of a group, such as
+/// one for each priority class, share a count of 16 bits, so each gets a quarter of its range.
 const WAITING_MAX: u32 = (1 << 14) - 1;
 
 pub(crate) fn units(ns: u64) -> u64 {
@@ -81,7 +81,8 @@ impl<M: Machine> WaitCounter<M> {
 fn read(word: u64, now: u64) -> (u64, u64) {
     let count = word >> SUM_BITS;
     let sum = word.wrapping_add(count.wrapping_mul(now)) & SUM_MASK;
-    // A reader's clock may be behind the writer's, so a negative sum counts as 0.
+    // The sum may be negative, because the reader's clock may be behind the writer's. It then
+    // counts as 0.
     let is_negative = sum >> (SUM_BITS - 1) != 0;
     (count, if is_negative { 0 } else { sum })
 }

@@ -59,7 +59,8 @@ impl<M: Machine> BioSet<M> {
 
     /// Hands a list of completed bios to the channel's thread and wakes the thread if it sleeps.
     pub(crate) fn deliver(&self, mut list: BioList<M>) {
-        // The doorbell is cloned first: after delivery of its last bio, this set may be freed.
+        // The doorbell is cloned first, because this set may be freed once its last bio is
+        // delivered.
         let bell = Arc::clone(&self.bell);
         while let Some(mut bio) = list.pop_front() {
             let mut old = self.completed.load(Order::Relaxed); // Relaxed: the exchange decides

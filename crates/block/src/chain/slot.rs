@@ -87,9 +87,9 @@ pub(crate) struct BioSlot<M: Machine> {
     /// A bio is put in at submission and taken out at completion. The slot never drops a bio.
     pub(crate) bio: ManuallyDrop<Bio>,
     pub(crate) chain_sectors: SectorCount,
-    /// For a part of a split bio: byte offset of the part's data in the memory of the split bio.
-    /// For a split bio: number of drives that have all their parts; with `SplitRule::Chunks`,
-    /// number of sectors that are in parts.
+    /// For a part of a split bio: byte offset of its data in the split bio's memory. For a split
+    /// bio: number of drives for which all parts are made; with `SplitRule::Chunks`, number of
+    /// sectors that are in parts.
     pub(crate) offset: u32,
     pub(crate) chain_segments: u16,
     pub(crate) stride: BioStride,
@@ -357,7 +357,7 @@ impl<M: Machine> BioList<M> {
             // SAFETY: the list is not empty, so `tail` is its last slot, owned by this list.
             Some(_) => unsafe { &mut (*self.tail).next },
         };
-        // The old value is `None`, so `forget` leaks no bio.
+        // `end` held `None`, so forgetting its old value leaks no bio.
         core::mem::forget(end.replace(first));
         self.tail = last;
     }

@@ -53,7 +53,7 @@ pub(crate) struct VolumePlug<M: Machine> {
     /// were freed, and `flush` tries them again.
     refused: BioList<M>,
     /// True for a volume of a single drive with several hardware queues. As in Linux, the plug then
-    /// keeps only one request, for the next bio to merge with.
+    /// keeps only the last request, so that the next bio can be merged with it.
     keeps_one: bool,
 }
 
@@ -203,7 +203,7 @@ impl<M: Machine> VolumePlug<M> {
         self.unplug(to);
         to.run.trace_context.unplug = why;
         let member = &mut to.members[usize::from(slot.member)];
-        // The tags may be held by requests of a thread that is gone or busy, so this channel polls
+        // Requests of a thread that has ended or is busy may hold the tags, so this channel polls
         // the queue for their completions itself.
         member.served_here = true;
         member.stats.add(DiskCounter::TagWaits, 1);
@@ -296,7 +296,7 @@ impl<M: Machine> BioSubmission<M> {
         let drives = self.members.len();
         let member = &mut self.members[usize::from(slot.member)];
         if slot.op() != Op::Flush {
-            // A flush counts as outstanding only when it leaves the plug of its drive.
+            // A flush is counted as outstanding later, when it leaves the plug of its drive.
             member.outstanding += 1;
         }
         if self.checks.traced {

@@ -24,11 +24,11 @@ pub(crate) struct BioChecks {
     /// Longest read or write, in sectors, that all drives accept on the fast path; 0 if a drive
     /// limits memory segments, or has boundaries that no request may cross.
     plain_max: u32,
-    /// Longest read or write that all drives accept whole, in sectors. Does not grow while split
-    /// bios wait to send their next part, because longer whole bios would overtake the split bios.
+    /// Longest read or write, in sectors, that all drives accept without a split. Not raised while
+    /// split bios wait to send their next part: longer bios that need no split would overtake them.
     pub(crate) whole_max: u32,
-    /// Longest read or write, in sectors, that would take the fast path if no trace were recorded;
-    /// 0 while none is recorded.
+    /// While a trace is recorded: longest read or write, in sectors, that would take the fast path
+    /// without the recording. Otherwise 0.
     recorded_sectors: u32,
     read_only: bool,
     pub(crate) traced: bool,
@@ -40,8 +40,9 @@ pub(crate) struct BioChecks {
     /// True while too many bio chains (bios merged into one future request) wait for the drives'
     /// workers. A channel with I/O in flight then accepts no bio.
     pub(crate) pressed: bool,
-    /// True if polls must sometimes serve the queues although completions are ready: one busy drive
-    /// must not starve others, and no other thread may serve an `OwnerOnly` queue.
+    /// True if polls that find completions ready must still poll the drives' queues now and then:
+    /// with several drives, so that a busy drive starves no other; with an `OwnerOnly` queue,
+    /// because no other thread may serve it.
     pub(crate) polls_always: bool,
 }
 
@@ -92,8 +93,8 @@ impl BioChecks {
     pub(crate) fn settle(&mut self) {
         self.watched = self.traced || self.admits_each;
         let usual = !(self.has_sink || self.admits_each || self.pressed);
-        // `longest` is at most the volume's length, so that `capacity - nr` in the check of a bio
-        // cannot wrap around.
+        // `longest` is at most the volume's size. So `capacity - nr` in `is_plain_up_to`, where
+        // `nr` is at most `longest`, cannot wrap around.
         let longest = u64::from(self.plain_max).min(self.capacity) as u32;
         let open = if usual { longest } else { 0 };
         (self.plain_sectors, self.recorded_sectors) =
@@ -115,8 +116,8 @@ impl BioChecks {
     #[inline(always)]
     fn is_plain_up_to(&self, sectors: u32, bio: &Bio) -> bool {
         let nr = u64::from(bio.nr_sectors);
-        // Only reads and writes have segments. Of the two, only `Op::Write` is an odd number, so
-        // the lowest bit of `op` rejects a write to a read-only volume.
+        // Only reads and writes have segments, and of these two operations only `Op::Write` is odd.
+        // So the lowest bit of `op` rejects writes to a read-only volume.
         bio.nr_segments() == 1
             && bio.flags.0 | (bio.op as u8 & u8::from(self.read_only)) == OpFlags::NONE.0
             && bio.nr_sectors.wrapping_sub(1) < sectors

@@ -32,8 +32,8 @@ pub(crate) enum BatchServer {
 pub(crate) enum PollScope {
     /// Poll only queues in which the channel may have bios in flight.
     WhereExpected,
-    /// Poll all queues that the channel's thread may run: requests that have timed out may complete
-    /// late in any of them.
+    /// Poll all queues that the channel's thread may run. Used while memory is in quarantine,
+    /// because a timed-out request may complete late in any of these queues.
     Everywhere,
 }
 
@@ -206,13 +206,13 @@ impl<M: Machine> VolumeMember<M> {
             self.stand_in(run);
         }
         if self.looks_here() || everywhere {
-            // A flush that waits for another flush is in no queue, so a poll does not see it.
-            // `flushes` becomes false only if the drive had no flush from before the poll until
-            // after it.
+            // A flush that waits for another flush is in no queue, so a poll cannot find it.
+            // `flushes` is cleared only if the drive had no flush before the poll and has none
+            // after it, and none moved meanwhile.
             let before =
                 if self.flushes { self.disk.flush.lock().moves_while_idle() } else { None };
-            // If another thread serves the queue, `run_queue` does nothing and `left_busy` stays
-            // true, because the queue may still hold bios of this channel.
+            // Set to true in case another thread serves the queue: `run_queue` then leaves the
+            // value unchanged, and the queue may still hold bios of this channel.
             run.left_busy = true;
             self.run_queue(run);
             self.served_here = run.left_busy;

@@ -16,7 +16,8 @@ use crate::channel::completion::{AfterCompletion, Completion};
 use crate::channel::member::PollScope;
 use crate::channel::{Channel, ChannelPanicGuard};
 
-/// While `BioChecks::polls_always` is set, the drives' queues are polled at every eighth poll.
+/// A poll that finds completed bios at hand need not poll the drives' queues. While
+/// `BioChecks::polls_always` is set, every eighth such poll polls these queues anyway.
 const POLLS_PER_LOOK: u32 = 8;
 
 /// A completed bio while the program's callback uses it. If the callback panics, dropping this
@@ -198,8 +199,9 @@ impl<M: Machine> Channel<M> {
             return self.sub.start(slot, false);
         }
         match self.sub.checks.check(&slot.bio, &self.sub.volume) {
-            // Off the fast path, a bio may complete while it is submitted. The loop of `poll_again`
-            // could then hand it over a second time, so the bio is submitted after the loop.
+            // A bio off the fast path may complete while it is submitted, and the loop of
+            // `poll_again` might then hand it to the program twice. So it is submitted after that
+            // loop.
             Ok(()) => self.again.push_back(slot),
             Err(status) => {
                 // A refused bio was never in flight, so its time of submission is set to its time

@@ -51,8 +51,8 @@ impl<M: Machine> BioSubmission<M> {
     }
 
     /// Makes the parts of the split bio `parent` for its present stage (preflush, data or final
-    /// flush). Then the split bio waits: for a free bio slot if a part found none, otherwise for
-    /// its parts to complete. A stage without parts ends at once.
+    /// flush). If a part finds no free bio slot, `parent` waits for a slot, otherwise for its parts
+    /// to complete. A stage without parts ends at once.
     fn make_parts(&mut self, mut parent: BioRef<M>) {
         // A part's submission time is now: the split bio may have waited long for a bio slot, or
         // for an earlier stage to complete.
@@ -84,8 +84,8 @@ impl<M: Machine> BioSubmission<M> {
         if parent.remaining == 0 {
             self.next_stage(parent);
         } else {
-            // From now on, each part keeps the handle of `parent` as a number in `BioSlot::parent`.
-            // `part_done` turns the number into the handle again.
+            // From now on, only the parts refer to `parent`: each keeps the handle as a number in
+            // `BioSlot::parent`. `part_done` turns the number into the handle again.
             core::mem::forget(parent);
         }
     }
@@ -142,8 +142,8 @@ impl<M: Machine> BioSubmission<M> {
 
     /// Makes the next part of the split bio `parent` in its present stage (preflush, data or final
     /// flush). `span` is the index of the bio's first drive and the number of its drives.
-    /// `parent.offset` is the number of drives that already have all their parts. On the next
-    /// drive, parts for `parent.dev_sector` sectors are made.
+    /// `parent.offset` is the number of drives that already have all their parts. On the drive
+    /// after these, the first `parent.dev_sector` sectors of the bio's data already have parts.
     fn next_part(
         &mut self,
         parent: &mut BioRef<M>,
@@ -171,7 +171,7 @@ impl<M: Machine> BioSubmission<M> {
     }
 
     /// Returns true if this bio must wait behind bios of its group that wait for a free bio slot on
-    /// the drive. Returns false while those bios are being continued.
+    /// the drive. Returns false while `resume_stalled` continues that drive's waiting bios.
     #[inline(always)]
     pub(crate) fn is_behind(&self, slot: &BioSlot<M>, member: u16) -> bool {
         self.stalled > 0 && self.resumes != Some(member) && {

@@ -62,7 +62,7 @@ pub(crate) struct BioSubmission<M: Machine> {
     pub(crate) depth: u32,
     /// Number of split bios that wait for a free bio slot for their next part.
     pub(crate) stalled: u32,
-    /// Index of the drive whose free bio slots are being given to waiting split bios; else `None`.
+    /// Index of the drive whose waiting split bios `resume_stalled` continues now; else `None`.
     pub(crate) resumes: Option<u16>,
     /// Bios for the next poll: split bios whose parts are done, and bios that reached no drive.
     pub(crate) finished: BioList<M>,
@@ -122,8 +122,8 @@ impl<M: Machine> BioSubmission<M> {
     #[inline(never)]
     pub(crate) fn look_closer(&mut self, bio: &Bio) -> Result<(), Reject> {
         self.checks.check(bio, &self.volume).map_err(Reject::Invalid)?;
-        // A submitter with nothing in flight might never poll and try again, so its bio is accepted
-        // even under back pressure.
+        // With nothing in flight, the submitter might never poll, and so never retry. Its bio is
+        // therefore accepted even under back pressure.
         match self.checks.pressed && self.in_flight() > 0 && !self.has_relief() {
             true => Err(Reject::Full),
             false => Ok(()),
@@ -193,7 +193,8 @@ impl<M: Machine> BioSubmission<M> {
 
     pub(crate) fn admit_part(&mut self, slot: BioRef<M>) {
         self.batch.has_parts = true;
-        // If the clock was read for this part, further bios of the batch use that time, too.
+        // With `Stamp::Batch`, later bios of the batch get the submission time of this part,
+        // without a clock reading.
         self.batch.now_ns = self.batch.parts_ns;
         self.admit(slot);
         if self.batch.plugged >= self.batch.plugged_max {
@@ -323,8 +324,8 @@ pub(crate) fn members_of<M: Machine>(
     stamp: Stamp,
 ) -> Result<Vec<VolumeMember<M>>, Error> {
     let member = |disk: &Arc<Disk<M>>| {
-        // A thread uses the queue that it has claimed or, if it has claimed none, the queue that
-        // has the thread's number.
+        // An I/O thread uses the queue that it has claimed. If it has claimed none, it uses the
+        // queue whose number is the thread's number.
         let number = thread.map(|t| disk.queue_of(t.owner).unwrap_or(t.number));
         let member = VolumeMember::new(disk, number, stamp);
         if thread.is_none() && !member.hctx().is_served() {

@@ -34,13 +34,13 @@ const AHEAD_NS: u64 = 1_000_000;
 /// Otherwise `dev_sector` is the reserved time in nanoseconds.
 const NO_TIME: u64 = u64::MAX;
 
-/// The token bucket that a bio must pass next: the one at index `from` in the order in which the
-/// bio passes its token buckets.
+/// The token bucket at which a bio continues: the bucket with index `from`, in the order in which
+/// bios pass their token buckets.
 #[derive(Clone, Copy)]
 struct BucketStep {
     from: usize,
-    /// True if the bio is the first of its queue without a reserved time at the token bucket. Such
-    /// a bio reserves its time now, instead of queueing behind the others again.
+    /// True if the bio is the first in its queue among those without a reserved time. Such a bio
+    /// reserves a time now; otherwise it would go back to the end of the queue.
     is_first: bool,
 }
 
@@ -53,7 +53,7 @@ impl BucketStep {
 /// Treatment of the cost of a bio that stops waiting before its time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HeldCharge {
-    /// The cost that is reserved for the bio is given back.
+    /// The cost reserved for the bio is taken off its token bucket, so later bios may go earlier.
     Returned,
     /// The cost is charged to all token buckets of the bio, so later bios of its group wait longer.
     Paid,
@@ -64,15 +64,16 @@ struct BucketQueue<M: Machine> {
     group: GroupId,
     /// Index of the token bucket among those that a bio passes.
     place: usize,
-    /// True if the bios are reads. At a limit of one direction, reads have a bucket of their own.
+    /// True if the bios are reads. A limit on one direction has separate buckets for reads and
+    /// writes.
     is_read: bool,
     /// Waiting bios that have a reserved time at which they may pass the token bucket. The time is
     /// stored in `dev_sector`, which is unused until a bio is mapped to a drive.
     timed: BioList<M>,
     /// Reserved time, in nanoseconds, of the last waiting bio that has one.
     last_ns: u64,
-    /// Bios without a reserved time, which wait behind all bios with one (`timed`). After
-    /// `take_due`, `behind` is empty if `timed` is empty.
+    /// Bios without a reserved time, queued behind the bios in `timed`. After a call of `take_due`,
+    /// there are none unless `timed` still has bios.
     behind: BioList<M>,
 }
 
@@ -95,8 +96,8 @@ pub(crate) struct Throttle<M: Machine> {
     /// messages.
     pub(crate) held_until_ns: u64,
     lines: Vec<BucketQueue<M>>,
-    /// For each group number in bios: the last report of waiting bios, and the group whose wait
-    /// account the report went to (the default group if the number was never opened).
+    /// Indexed by group number: the last report of waiting bios, and the group to whose wait
+    /// account the report went (the default group if the number was never opened).
     held_of: Vec<(ReportedWaits, GroupId)>,
     next_ns: u64,
     ledger: Arc<TenantLedger<M>>,
@@ -158,9 +159,10 @@ impl<M: Machine> Throttle<M> {
             all.append(&mut line.behind);
             while let Some(slot) = all.pop_front() {
                 self.count_out(&slot, now_ns);
-                // The bio has already paid at the token buckets before `place` that the old group
-                // table had. So it continues at the first new bucket before `place`, if there is
-                // one, else at `place`.
+                // The bio has already paid at the old table's token buckets before `place`. To pay
+                // at new ones, too, the bio continues at the first index without an old bucket, if
+                // there is one before `place`, else at `place`. At old buckets after that index,
+                // the bio pays again.
                 let is_new = |at: &usize| old.bucket_of(&slot.bio, *at).is_none();
                 let from = (first..place).find(is_new).unwrap_or(place);
                 // A bio that now passes all its token buckets is queued once more, with the
@@ -231,8 +233,8 @@ impl<M: Machine> Throttle<M> {
                 }
             }
         }
-        // A queue may now begin with a bio without a reserved time. A `next_ns` of 0 lets the next
-        // call of `take_due` check all queues at once.
+        // After the removal, the first bio of a queue may have no reserved time. With a `next_ns`
+        // of 0, the next call of `take_due` checks all queues at once.
         self.next_ns = 0;
         taken
     }
@@ -365,8 +367,8 @@ impl<M: Machine> Throttle<M> {
         due
     }
 
-    /// Takes the next due bio out of the queue `lines[at]`. Also returns the token bucket that the
-    /// bio must pass next.
+    /// Takes the next bio whose reserved time has come, or which may reserve a time now, out of the
+    /// queue `lines[at]`. Also returns the token bucket at which the bio continues.
     fn next_of(&mut self, at: usize, now_ns: u64) -> Option<(BioRef<M>, BucketStep)> {
         let line = &mut self.lines[at];
         let place = line.place;

@@ -43,8 +43,8 @@ impl<M: Machine> BioSubmission<M> {
         let enough = drives > 1 && bios >= self.volume.serving_config().plug_low * drives;
         let handed = match serving {
             Serving::PerDrive => enough,
-            // The batch's first bio was submitted recently, so its submission time can serve as the
-            // present time.
+            // The submission time of the batch's first bio is recent, so it serves as the present
+            // time, without a clock reading.
             Serving::Auto if drives > 1 && bios > 0 => {
                 let (batch, now_ns) = ((bios, self.in_flight()), self.batch.now_ns);
                 self.chooser.next::<M>(&self.volume.choice, batch, now_ns) && enough

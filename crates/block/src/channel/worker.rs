@@ -38,8 +38,8 @@ pub struct Worker<M: Machine> {
     /// True if a driver, scheduler or trace sink has panicked while the worker served a drive.
     /// Dropping the worker then calls none of the three.
     is_broken: bool,
-    /// Set of the bios that this worker submitted: always empty, so that `SubmitContext` returns
-    /// each completed bio to its channel. The `Box` keeps the set's address fixed.
+    /// Bio set for the `SubmitContext`. A worker submits no bios, so the set is always empty, and
+    /// each completed bio is delivered to its own channel. The `Box` keeps the set's address fixed.
     _bio_set: Box<BioSet<M>>,
 }
 
@@ -50,7 +50,7 @@ debug_fields!(Worker<M: Machine>, thread);
 unsafe impl<M: Machine> Send for Worker<M> {}
 
 impl<M: Machine> Worker<M> {
-    /// Creates a worker that serves no drive yet. `thread.number` is not used.
+    /// Creates a worker that serves no drive yet. The number of `thread` has no effect.
     #[must_use]
     pub fn new(thread: &IoThread<M>) -> Self {
         let bio_set = BioSet::new(0, Arc::clone(&thread.bell));

@@ -23,7 +23,7 @@ use crate::queue::request::{Request, RequestRef, RequestState};
 use crate::queue::tag::TagBatch;
 use crate::trace::blktrace::EventCode;
 
-/// The end of a request: its status, dispatch (D) and completion (C).
+/// Outcome of a request: status, and the times of its dispatch (D) and completion (C).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestEnd {
     pub(crate) status: Status,
@@ -164,8 +164,8 @@ pub(crate) fn end_requests<M: Machine>(
     let tags = &*context.hctx.tags;
     let (mut c_ns, mut again) = (M::now(), false);
     context.run.accounts.c_ns = c_ns;
-    // Requests that took the fast path usually have equal times of submission (Q) and dispatch (D).
-    // Requests with equal times are counted and ended together.
+    // On the fast path, most requests of a batch have the same times of submission (Q) and dispatch
+    // (D). Requests with equal times are counted and ended together.
     let may_be_alike =
         context.disk.queues.path() == SubmitPath::Direct && context.run.stamp == Stamp::Batch;
     let first = if may_be_alike { context.run.batch.looks(tags).next() } else { None };

@@ -75,7 +75,8 @@ pub(crate) fn issue_batch<'a, M: Machine>(
         if list.is_empty() {
             break;
         }
-        // Polling frees the tags of requests that the drive has already completed.
+        // Some tags may belong to requests that the drive has already completed. Polling frees
+        // them.
         context.reap(&mut serving);
         let again = !context.run.batch.is_empty() && complete::end_batch(context);
         if again || sent < MOST_AT_ONCE || !context.run.woken.is_empty() {
@@ -87,8 +88,8 @@ pub(crate) fn issue_batch<'a, M: Machine>(
     }
     context.reap(&mut serving);
     if !serving.requeued.is_empty() {
-        // The driver may have been busy only because of requests that have just completed. Then no
-        // later completion would trigger a retry, so `serve` tries again.
+        // The driver may have been busy only with requests that have just completed. Then no later
+        // completion triggers a retry, so `serve` retries now.
         if !context.run.batch.is_empty() {
             complete::end_batch(context);
         }

@@ -125,9 +125,9 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         true
     }
 
-    /// Called if the owner of a hardware queue finds the serve lock taken by a thread that inspects
-    /// the queue. Marks the queue as pending, so that the owner serves the queue before it sleeps;
-    /// no other thread may serve it.
+    /// For the owner of a hardware queue, after it found the serve lock taken by a thread that
+    /// inspects the queue. Marks the queue as pending, so that the owner serves it before sleeping
+    /// (no other thread may serve it), then tries the lock again.
     #[cold]
     fn insist(&self) -> Option<ServeGuard<'a, M, HctxState<M>>> {
         if !self.may_serve() {
@@ -162,16 +162,16 @@ impl<'a, M: Machine> QueueContext<'a, M> {
                     drop(serving);
                     break;
                 }
-                // Queues that were woken for a tag run first, and this queue after them. Otherwise
-                // new work in this queue could keep the woken queues waiting for ever.
+                // Queues that were woken for a tag run first, and this queue runs after them.
+                // Otherwise new work in this queue could keep the woken queues waiting for ever.
                 Some(serving) if rounds > SERVE_ROUNDS && !self.run.woken.is_empty() => {
                     drop(serving);
                     self.run.woken.extend(self.disk.this.upgrade().map(|disk| (disk, hctx.number)));
                     break;
                 }
                 Some(serving) => serving,
-                // `again` is true if a flush has completed and the next flush waits in this queue.
-                // The serve lock is released already, so the thread takes it again.
+                // After the release of the serve lock, a flush has completed and the next flush now
+                // waits in this queue (`again`). So the thread takes the lock again.
                 None if again => match hctx.serve.enter_or_flag() {
                     Some(serving) => serving,
                     None => {
@@ -184,8 +184,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
         self.run.deliver();
         if !self.run.woken.is_empty() {
-            // `run_woken` overwrites `left_busy` with the values of other queues, but this queue's
-            // value, if true, must be kept.
+            // `run_woken` sets `left_busy` for the queues that it runs. If `left_busy` is true for
+            // this queue, it must stay true.
             let left_busy = self.run.left_busy;
             self.run_woken();
             self.run.left_busy |= left_busy;

@@ -33,12 +33,12 @@ impl<M: Machine> Disk<M> {
     #[must_use]
     pub fn is_drained(&self) -> bool {
         make_queues(self);
-        // During the check of the queues, waiting flushes or bios of a closed worker may move to a
-        // queue that is already checked. So the disk is drained only if no flush was in progress
-        // before and after the check, and nothing moved meanwhile.
+        // During the check of the queues, waiting flushes or the bios of a closed worker may move
+        // to a queue that was already checked. So the disk is drained only if a flush is in
+        // progress neither before nor after the check, and nothing has moved in between.
         let moves = || {
-            // In the lock order, the flush lock comes after the serve lock that `worker_moves`
-            // takes. So the flush lock is released first.
+            // `worker_moves` takes a serve lock, which comes before the flush lock in the lock
+            // order. So the flush lock must be released before that call.
             let flushes = self.flush.lock().moves_while_idle();
             (flushes, worker_moves(self))
         };

@@ -24,8 +24,8 @@ const HOST_BUSY_RETRY_NS: u64 = 1_000_000;
 /// On the fast path, the driver is polled after about this many requests.
 pub(crate) const MOST_AT_ONCE: u32 = CompletionBatch::CAPACITY as u32;
 
-/// Bio chains (each becomes one request) to be issued, and their time of dispatch. For chains that
-/// waited in a queue, 0 stands for the present time.
+/// Bio chains (each becomes one request) to be issued, and their time of dispatch. A time of 0,
+/// allowed for chains that waited in a queue, makes `issue_list` read the clock.
 pub(crate) struct IssueBatch<'a, M: Machine> {
     pub(crate) list: &'a mut BioList<M>,
     pub(crate) now_ns: u64,

@@ -55,7 +55,7 @@ impl<M: Machine> DiskQueues<M> {
         Self::of(shape, hctxs, feeds, path)
     }
 
-    /// Adds software queues, each of which feeds `feeds` hardware queues, to the hardware queues.
+    /// Combines the hardware queues with new software queues, each of which feeds `feeds` of them.
     pub(crate) fn of(
         shape: &QueueShape,
         hctxs: Box<[HardwareQueue<M>]>,

@@ -46,8 +46,8 @@ impl<M: Machine> Disk<M> {
             None => self.queues.hctxs().iter().for_each(|hctx| change(hctx, None)),
             Some(made) => set_all(self, Some(kind), |hctx| (made.queue)(hctx))?,
         }
-        // The previous scheduler may set `piece_sectors` until it is replaced, so the new value is
-        // set last. Relaxed: no other data depends on `piece_sectors`.
+        // The old scheduler may still set `piece_sectors` until it is replaced, so the new value is
+        // stored last. Relaxed: no other data depends on `piece_sectors`.
         self.sizes.piece_sectors.store(sectors.map_or(UNBOUNDED, u64::from), Order::Relaxed);
         Ok(())
     }

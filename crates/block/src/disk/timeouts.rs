@@ -27,8 +27,8 @@ use crate::trace::blktrace::EventCode;
 const LOOK_MAX_NS: u64 = 1_000_000_000;
 /// Shortest time, in nanoseconds, between two checks of requests in flight.
 const LOOK_MIN_NS: u64 = 1_000_000;
-/// Usual number of checks during one timeout. If the process pauses, about two check intervals of
-/// the pause count towards a timeout, and up to 100 ms more.
+/// Usual number of checks during one timeout. A pause of the process counts towards a timeout only
+/// for about two check intervals, plus up to 100 ms.
 const LOOKS: u64 = 8;
 
 pub(crate) fn look_period_ns(timeout_ns: u64) -> u64 {

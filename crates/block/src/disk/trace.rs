@@ -88,8 +88,8 @@ impl<M: Machine> DriveTracing<'_, M> {
         }
     }
 
-    /// Records the first events of a bio that starts a request, and a plug event if `place` is
-    /// `First` (the plug was empty). `drives` is the number of the volume's drives.
+    /// Records the first events of a bio that starts a request. If `place` is `First` (the plug was
+    /// empty), also records a plug event. `drives` is the number of the volume's drives.
     #[inline]
     pub(crate) fn record_own(&mut self, bio: &BioSlot<M>, (drives, place): (usize, PlugPlace)) {
         let Some(writer) = &mut self.run.trace else { return };
@@ -214,8 +214,9 @@ impl<M: Machine> DriveTracing<'_, M> {
         }
     }
 
-    /// Records the insertion (I) of a list of bio chains (each becomes a request), but only in a
-    /// recording with time stamps of kind `stamp`: one for each batch, or one for each event.
+    /// Records the insertion (I) of each bio chain in `list` (each becomes a request). Does nothing
+    /// unless the recording's time stamps are of kind `stamp`: one for each batch, or for each
+    /// event.
     pub(crate) fn record_inserts_if(&mut self, stamp: TraceStamp, list: &BioList<M>) {
         if self.run.trace.as_ref().is_some_and(|writer| writer.stamp() == stamp) {
             self.record_list(list);
@@ -231,8 +232,8 @@ impl<M: Machine> DriveTracing<'_, M> {
     }
 
     /// Records the dispatch (D) of a request if the driver accepted it. With `TraceStamp::Batch`,
-    /// also records its insertion (I), accepted or not, because one word of the trace ring can hold
-    /// both events.
+    /// also records the insertion (I), because one word of the trace ring can hold both events. The
+    /// insertion is recorded even if the driver refused the request.
     #[inline(always)]
     pub(crate) fn record_issue(&mut self, rq: &Request<M>, outcome: Dispatch) {
         let (Some(writer), Some(head)) = (&mut self.run.trace, rq.chain.as_deref()) else { return };

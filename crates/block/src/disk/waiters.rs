@@ -30,7 +30,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             return None;
         }
         if !self.run.woken.is_empty() && self.owes_others() {
-            // The tag is left to a queue that was woken for it and has not run yet.
+            // Another queue was woken for this tag and has not run yet, so the tag is left to it.
             self.join_waiters(chain);
             return None;
         }
@@ -40,8 +40,9 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Returns true if this thread has woken another hardware queue for a tag and must still run
-    /// that queue. A wake-up of this queue does not count: it would give way to itself without end.
+    /// Returns true if this thread must still run another hardware queue that it has woken for a
+    /// tag. A wake-up of this queue itself does not count, or the queue would give way to itself
+    /// for ever.
     #[cold]
     fn owes_others(&self) -> bool {
         let own = |(disk, hctx): &(Arc<Disk<M>>, u16)| {
@@ -77,8 +78,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     pub(crate) fn run_woken(&mut self) {
         let Some(mut turn) = self.run.turn.take() else { return };
         while !self.run.woken.is_empty() {
-            // A thread with queues in `woken` takes no tags for other queues (`owes_others`). So
-            // these queues are moved out of `woken` before they run.
+            // While `woken` holds queues, this thread takes no tags for other queues
+            // (`owes_others`). So `woken` is emptied before its queues run.
             core::mem::swap(&mut self.run.woken, &mut turn);
             while let Some((disk, hctx)) = turn.pop() {
                 let stats = self.run.stats_of(&disk, hctx);
@@ -121,7 +122,7 @@ impl<'a, M: Machine> QueueContext<'a, M> {
                 disk.queues.hctx(waiter.hctx).stop_waiting();
                 let woken = &mut self.run.woken;
                 // Completions may wake, again and again, the queue that this thread itself serves.
-                // Repeated wake-ups add only one entry to `woken`: one run suffices.
+                // One run of that queue suffices, so it is not added to `woken` again.
                 let is_last = |(last, hctx): &(Arc<Disk<M>>, u16)| {
                     Arc::ptr_eq(last, &disk) && *hctx == waiter.hctx
                 };

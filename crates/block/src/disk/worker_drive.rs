@@ -29,8 +29,8 @@ pub(crate) struct WorkerDrive<M: Machine> {
     pub(crate) disk: Arc<Disk<M>>,
     stats: Arc<DiskStats<M>>,
     hctx: u16,
-    /// Value of `WorkerState::rounds`, read before the worker last served the queue. A newer value
-    /// means that another thread has left work in the queue.
+    /// Value of `WorkerState::rounds` just before the worker last served the queue. If the count
+    /// has changed, another thread has left work in the queue since then.
     rounds: u64,
     /// True if the worker's last attempt failed because another thread served the queue.
     missed: bool,
@@ -60,7 +60,8 @@ impl<M: Machine> WorkerDrive<M> {
             return Ok(None);
         }
         if disk.kind == QueueKind::AnyThread {
-            // The worker's first `turn` finds bios handed over before the doorbell was set.
+            // Bios handed over before this point rang no doorbell. The worker's first `turn` finds
+            // them.
             hctx.set_bell(Some(Arc::clone(&thread.bell)));
         }
         let (disk, stats) = (Arc::clone(disk), disk.accounts.open(worker.hctx));
@@ -154,7 +155,8 @@ impl<M: Machine> WorkerDrive<M> {
             ring_all(ctx.list(self.hctx));
         });
         hctx.mark_own();
-        // No thread runs this queue any more to pass tags on, so all waiters are woken.
+        // If this queue was woken for a tag, no thread will run it and pass the tag on. So all
+        // waiting queues are woken.
         hctx.tags.wake_all();
     }
 }

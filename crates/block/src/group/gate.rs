@@ -23,11 +23,11 @@ const SECTOR_BITS: u32 = 16;
 /// Number of limits on an I/O: I/Os per second and bytes per second, each for the I/O's own
 /// direction and for both directions together.
 pub(crate) const BUCKETS_PER_BIO: usize = 4;
-/// Largest number of token buckets that a bio may pass: those of its group and of the group's
-/// parent, in this order. A bucket's place is its number in this order.
+/// Largest number of token buckets that a bio passes: first those of its group, then those of the
+/// group's parent. The index of a bucket in this order is called its place.
 pub(crate) const PLACES: usize = 2 * BUCKETS_PER_BIO;
 
-/// Time that an I/O uses up at one token bucket: 1 ms for each I/O at a limit of 1,000 I/Os per
+/// Cost of an I/O at a token bucket, as a time: 1 ms for each I/O if the limit is 1,000 I/Os per
 /// second. Fixed point, in units of 2^-`FRACTION_BITS` ns.
 #[derive(Debug, Clone, Copy, Default)]
 struct LimitCost {
@@ -53,8 +53,9 @@ impl LimitCost {
         self.io == 0 && self.sector == 0
     }
 
-    /// Converts `booked`, time reserved under the limit `old`, to the rate of the limit `self`.
-    /// Returns 0 if one of the two is no limit.
+    /// Converts `booked`, the reserved time (or, if negative, the unused time) of a token bucket,
+    /// from the rate of `old` to the rate of `self`. Returns 0 if there was no limit or is none
+    /// now.
     fn instead_of(self, old: LimitCost, booked: i128) -> i128 {
         let rate = |toll: LimitCost| i128::from(toll.io | toll.sector);
         let (old, new) = (rate(old), rate(self));
@@ -104,11 +105,12 @@ pub(crate) struct TokenBuckets<M: Machine> {
     waiting: [M::Word; BUCKETS_PER_BIO + 2],
 }
 
-/// An I/O at a limit: index of the limit in `LimitCosts`, operation, and number of sectors.
+/// An I/O subject to a limit: index of the limit in `LimitCosts`, operation, number of sectors.
 pub(crate) type BucketIo = (usize, Op, SectorCount);
 
-/// Returns the index of an I/O's token bucket. A limit of one direction (`stage` 0 or 1) has a
-/// bucket for reads and one for writes. A limit of both directions (`stage` 2 or 3) has one bucket.
+/// Returns the index of the token bucket for an I/O under the limit `stage`. The limits 0 and 1
+/// apply to one direction, with a bucket for reads and one for writes. The limits 2 and 3 apply to
+/// both directions together and have one bucket each.
 fn place_of((stage, op, _): BucketIo) -> usize {
     if op == Op::Read || stage >= 2 { stage } else { stage + BUCKETS_PER_BIO }
 }
@@ -170,7 +172,7 @@ pub(crate) struct IoAtBucket<'a, M: Machine> {
 }
 
 impl<M: Machine> IoAtBucket<'_, M> {
-    /// Reserves the cost of the I/O. Returns the time in nanoseconds at which it may pass.
+    /// Reserves the cost of the I/O. Returns the time in nanoseconds at which the I/O may pass.
     pub(crate) fn reserve(&self, now_ns: u64) -> u64 {
         let earliest = (now_ns << FRACTION_BITS).saturating_sub(self.burst);
         // Relaxed: the bucket's word publishes no other data.
@@ -199,8 +201,9 @@ impl<M: Machine> IoAtBucket<'_, M> {
         self.next.fetch_add(self.cost.wrapping_neg(), Order::Relaxed);
     }
 
-    /// Records that the I/O no longer waits. Its cost stays reserved, so the group has paid for it.
-    /// The cost must be the one with which `wait` was called.
+    /// Records that the I/O no longer waits. Its cost stays reserved, so it counts against the
+    /// limit. The cost must be the same as in the call of `wait`, which added it to the sum of
+    /// waiting costs.
     pub(crate) fn leave(&self) {
         // Relaxed: a sum that publishes no other data. Only `changed` reads it.
         self.waiting.fetch_add(self.cost.wrapping_neg(), Order::Relaxed);

@@ -90,8 +90,8 @@ impl<M: Machine> GroupView<M> {
         rows.any(|row| row.limits.is_some())
     }
 
-    /// Returns the token buckets (those of the group or of its parent) with the limit at index
-    /// `place` on a group's I/Os of operation `op`; `None` without such a limit.
+    /// Returns the token buckets that hold the limit with index `place` for a group's I/Os of
+    /// operation `op`: the group's own or its parent's. Returns `None` if there is no such limit.
     pub(crate) fn buckets_at(
         &self,
         group: GroupId,
@@ -102,8 +102,8 @@ impl<M: Machine> GroupView<M> {
         row.limits.as_deref().filter(|buckets| buckets.limits(place % BUCKETS_PER_BIO, op))
     }
 
-    /// Returns the token bucket with index `place` that `bio` must pass, with the cost that the bio
-    /// pays there; `None` without a limit there.
+    /// Returns the token bucket with index `place` for `bio`, with the cost of `bio` at that
+    /// bucket; `None` if there is no limit with this index.
     pub(crate) fn bucket_of(&self, bio: &Bio, place: usize) -> Option<IoAtBucket<'_, M>> {
         let buckets = self.buckets_at(bio.account_key.group, bio.op, place)?;
         let sectors = if bio.op.has_data() { bio.nr_sectors } else { 0 };

@@ -96,8 +96,8 @@ fn grow_under_a_submitter() {
 /// Two threads resize the volume at the same time. Its size watcher must be called only once.
 fn grow_twice_at_a_time() {
     let (volume, _) = volume();
-    // The model checker does not see an atomic of `core`, so `heard` adds no memory ordering to the
-    // test.
+    // `heard` adds no memory ordering to the test, because the model checker does not track atomics
+    // of `core`.
     let heard = Arc::new(AtomicU32::new(0));
     let counts = Arc::clone(&heard);
     let watch = volume.watch_size(move |sectors| {

@@ -224,8 +224,9 @@ pub trait Driver<M: Machine>: Send + Sync {
         self.open_queue(index, depth)
     }
     /// Returns true if the drive's `OwnerOnly` queues may be opened when their thread first needs
-    /// them instead of at the start. Opening must then be quick and wait for no other thread. Only
-    /// a thread's first queue may take resources that can run out; its later queues share them.
+    /// them instead of at the start. Opening must then be quick and wait for no other thread.
+    /// Resources that can run out may be taken only for a thread's first queue; later queues share
+    /// them.
     fn may_open_late(&self) -> bool {
         false
     }
@@ -254,8 +255,8 @@ pub trait Driver<M: Machine>: Send + Sync {
     fn flush_trouble(&self) -> Option<String> {
         None
     }
-    /// Announces that the daemon stops and sends its last flush. If no write is unflushed, the
-    /// drive may complete this flush without its server, which may hang.
+    /// Announces that the daemon stops, and that the next flush is the last one. If all writes are
+    /// flushed already, the drive may complete the last flush without its server, which may hang.
     fn prepare_stop(&self) {}
     /// Returns how much acknowledged data has not reached the storage below. Slow, so not for the
     /// I/O path.

@@ -12,8 +12,8 @@ use millrace_machine::{Machine, Order, Word};
 
 pub(crate) struct PendingQueues<M: Machine> {
     words: Arc<[M::Word]>,
-    /// For a lane (the part of a hardware queue that one thread serves): the lane's bit in the
-    /// bitmap, and the lane's software queue. `None` for a whole hardware queue.
+    /// A lane's bit in the bitmap, and the software queue that feeds the lane (the part of a
+    /// hardware queue that one thread serves). `None` for a whole hardware queue.
     own: Option<(u64, usize)>,
 }
 
@@ -25,8 +25,9 @@ impl<M: Machine> PendingQueues<M> {
         }
     }
 
-    /// Creates a bitmap for each lane (the part of a hardware queue that one thread serves).
-    /// `lanes` holds the hardware queue and the software queue of each lane.
+    /// Creates the bitmaps of lanes, each the part of a hardware queue that one thread serves.
+    /// Lanes of one hardware queue share words. `lanes` holds the hardware and software queue of
+    /// each lane.
     pub(crate) fn of_lanes(lanes: &[(usize, usize)]) -> Vec<Self> {
         let mut words = Vec::new();
         let part = |(queue, ctx): &(usize, usize)| {
@@ -57,8 +58,8 @@ impl<M: Machine> PendingQueues<M> {
     #[inline]
     pub(crate) fn take(&self, mut f: impl FnMut(usize)) {
         for (index, word) in self.words.iter().enumerate() {
-            // Relaxed: a quick check for marks. A thread that sets a mark later then sets the serve
-            // lock's flag or rings the doorbell, so that the mark is not missed.
+            // Relaxed: a cheap first check. A mark set after this check is not missed, because the
+            // marking thread then sets the serve lock's flag or rings the doorbell.
             if word.load(Order::Relaxed) == 0 {
                 continue;
             }

@@ -109,8 +109,8 @@ impl<M: Machine> Request<M> {
         self.state = RequestState::Waited;
     }
 
-    /// Marks the request as waiting in a queue, since `now_ns` or, if marked before, since the
-    /// first call.
+    /// Marks the request as waiting in a queue since `now_ns`; a repeated call keeps the first
+    /// time.
     pub(crate) fn mark_inserted(&mut self, now_ns: u64) {
         self.state = RequestState::Waited;
         if let Some(head) = &mut self.chain {
@@ -124,19 +124,20 @@ impl<M: Machine> Request<M> {
         matches!(self.state, RequestState::InFlight | RequestState::Waited | RequestState::Overdue)
     }
 
-    /// Returns an `EqualIos` with a count of 0, for I/Os like this request that complete at `c_ns`.
+    /// Returns an empty counter for I/Os that equal this request and complete at `c_ns`.
     #[inline]
     pub(crate) fn times(&self, c_ns: u64) -> EqualIos {
         let Some(bio) = &self.chain else { return EqualIos::EMPTY };
-        // `own` is true: `ends_alike` accepts only I/Os that this thread submitted.
+        // `own` is true because `ends_alike` accepts only I/Os that this thread submitted.
         let whose = IoOwner { account_key: bio.bio.account_key, stage: bio.stage, own: true };
         let times = IoTimes { q_ns: bio.q_ns, waits: None, d_ns: self.d_ns, c_ns };
         EqualIos::like(self.op, whose, times)
     }
 
-    /// Returns true if the request can be counted with the equal I/Os in `times`: equal operation,
-    /// tenant, submission and dispatch times. The request must be in flight, and consist of one bio
-    /// from the channel of `bio_set` that waited in no queue. A flush is never such a request.
+    /// Returns true if the request may be added to the count of equal I/Os in `times`: same
+    /// operation, tenant, group, submission time and dispatch time. Also required: the request is
+    /// in flight, and its only bio came from the channel of `bio_set` and waited in no queue. A
+    /// flush never qualifies.
     #[inline(always)]
     pub(crate) fn ends_alike(&self, bio_set: *const BioSet<M>, times: &EqualIos) -> bool {
         let Some(bio) = &self.chain else { return false };

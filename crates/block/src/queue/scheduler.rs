@@ -286,7 +286,8 @@ pub trait Scheduler<M: Machine>: Send {
 }
 
 impl CompletedChain {
-    /// Describes a bio chain that was just picked, and has neither end nor status.
+    /// Describes a bio chain that was just picked: `done_ns` is the time of the pick, and `status`
+    /// is `None`.
     fn picked<M: Machine>(chain: &BioSlot<M>, picked_ns: u64) -> CompletedChain {
         CompletedChain {
             op: chain.op(),
@@ -318,7 +319,7 @@ pub(crate) struct QueueScheduler<M: Machine> {
     /// Time in nanoseconds until which the trace gets no second message about a dispatch pause.
     rests_until_ns: u64,
     pub(crate) drive: Arc<DriveWaits<M>>,
-    /// Accounts of each group's waits that the scheduler does not count itself: waits for a tag
+    /// Account of each group's waits that the scheduler does not count by itself: waits for a tag
     /// and, if `counts` is false, waits in the scheduler.
     holds: Option<WaitAccounts<M>>,
     /// True if the scheduler counts wait times by itself.
@@ -474,8 +475,9 @@ impl<M: Machine> QueueScheduler<M> {
         }
         self.scheduler.drain(&mut left);
         if left.has_lost || left.list.len() != self.len {
-            // A scheduler that kept bio chains may return them later. The address of the drive's
-            // wait accounts, which names the drive in a chain, must stay unique: the accounts leak.
+            // A scheduler that kept bio chains may return them later. A chain names its drive by
+            // the address of the drive's wait accounts. The accounts are leaked, so that no other
+            // drive gets this address.
             forget(Arc::clone(&self.drive));
             self.has_lost = true;
         }

@@ -199,8 +199,8 @@ impl<M: Machine> TagSet<M> {
         self.waiting.load(Order::SeqCst) != 0
     }
 
-    /// Wakes all waiting queues, for a caller that frees tags or gives up a queue and does not pass
-    /// a wake-up on to the next waiting queue.
+    /// Wakes all waiting queues. Called after tags were freed, or a queue was given up, where no
+    /// thread would pass the wake-up on to the next waiting queue.
     pub(crate) fn wake_all(&self) {
         while let Some(waiter) = self.wake_one() {
             if let Some(drive) = waiter.drive.upgrade() {

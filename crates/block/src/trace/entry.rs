@@ -29,7 +29,8 @@ const FROM: u64 = 2;
 const DATA: u64 = 3;
 const NOTE: u64 = 4;
 
-/// Codes of ring words that record several events of an I/O; above the kernel's event codes.
+/// Codes of ring words that each record several events of an I/O. The kernel's event codes are
+/// lower.
 const QUEUE_GET: u8 = 32;
 const REMAP_QUEUE: u8 = 33;
 const REMAP_QUEUE_GET: u8 = 34;
@@ -145,8 +146,8 @@ pub(crate) fn data_words(data: &DriverData) -> impl Iterator<Item = RingWord> + 
 
 #[derive(Debug, Default)]
 pub(crate) struct RingDecoder {
-    /// Dispatch (D) events that the decoder holds back. A single ring word records the insert (I)
-    /// and the dispatch event of a request. All insert events of a batch come first.
+    /// Dispatch (D) events that the decoder holds back, because all insert (I) events of a batch
+    /// come first. A single ring word records both events of a request.
     issued: Vec<TraceEntry>,
     time_ns: u64,
     group: u64,

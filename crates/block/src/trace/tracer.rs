@@ -72,8 +72,8 @@ impl<M: Machine> TraceRing<M> {
                 decoder.take(unsafe { *self.words[place].get() }, &mut entries);
                 tail += 1;
             }
-            // All published words are read, so the dispatch (D) events that the decoder holds back
-            // behind the insert (I) events of their batch can be emitted.
+            // The decoder holds back the dispatch (D) events of a batch behind its insert (I)
+            // events. Once all published words are read, the held-back events are due.
             if tail == head {
                 decoder.end(&mut entries);
             }
@@ -226,8 +226,8 @@ pub struct Tracer<M: Machine> {
     /// 1 while a trace is recorded.
     on: M::Word,
     rings: M::Lock<Vec<Arc<TraceRing<M>>>>,
-    /// Number that makes, added to the drop counters of the present `rings`, the number of events
-    /// dropped in this recording. Wraps around.
+    /// Number of events dropped in this recording, minus the drop counters of the present `rings`:
+    /// freed rings add to the number, drops of earlier recordings are subtracted. Wraps around.
     dropped: M::Word,
     /// 1 if the clock is read for each event.
     exact: M::Word,
@@ -291,7 +291,8 @@ impl<M: Machine> Tracer<M> {
 
     /// Creates a ring for the calling thread.
     pub(crate) fn writer(&self) -> TraceWriter<M> {
-        // Ones instead of zeroes, so that all pages are mapped before the first event.
+        // Filled with ones, because the pages of zeroed memory may not be mapped until their first
+        // use. So all pages are mapped before the first event.
         let words = (0..self.words).map(|_| UnsafeCell::new([u64::MAX; 2])).collect();
         let mut rings = self.rings.lock();
         let word = || M::Word::new(0);

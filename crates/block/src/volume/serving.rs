@@ -104,8 +104,8 @@ impl ServingConfig {
 impl Default for ServingConfig {
     /// Returns inline serving with the watermarks of the Falcon paper (Kumar et al., ATC 2017). The
     /// paper names no limits for requests that wait for workers. `pressure_high` is 32 times the
-    /// depth of a SATA queue. `pressure_low` is only an eighth smaller, because some workers run
-    /// out of requests long before all waiting requests are dispatched.
+    /// depth of a SATA queue. `pressure_low` is only an eighth lower: at a lower value, some
+    /// workers would run out of requests while `submit` still refuses bios.
     fn default() -> Self {
         ServingConfig {
             serving: Serving::Inline,
@@ -138,8 +138,8 @@ const SETTLE_ROUNDS: u64 = 1;
 const STAY_FIRST: u32 = 32;
 /// Maximum number of measuring windows between two trials of the slower serving mode.
 const STAY_MOST: u32 = 1024;
-/// Factor that ends a trial of the slower serving mode early: the trial may take at most this many
-/// times as long as the faster mode would need for the same bios.
+/// Maximum duration of a trial of the slower serving mode, as a multiple of the time that the
+/// faster mode would need for the same bios. A trial that takes longer is ended early.
 const TRIAL_FACTOR: u64 = 2;
 /// Percentage by which workers, which use extra CPUs, must be faster than submitters to be chosen.
 const MARGIN_PERCENT: u64 = 3;

@@ -12,8 +12,8 @@ use millrace_machine::{Lock, Machine, Order, Word};
 use crate::memory::extent::EXTENT_PAGES;
 use crate::memory::page::PageSize;
 
-/// Ranges being discarded or zeroed. A range consists of its first sector and the sector after its
-/// last. `count` is the length of `spans`, so that a check need not lock the list.
+/// Ranges being discarded or zeroed, each as its first sector and the sector after its last.
+/// `count` is the length of `spans`: a thread that finds 0 need not lock the list.
 pub(crate) struct DiscardRanges<M: Machine> {
     page: PageSize,
     count: M::Word,

@@ -66,7 +66,7 @@ pub(crate) struct FailedWrites<M: Machine> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DriveProgress {
-    /// A write of the drive has ended in the last `STUCK_NS`, or no write is in flight.
+    /// The drive has ended a write in the last `STUCK_NS`, or has no write in flight.
     Answers,
     Stuck,
 }
@@ -79,20 +79,22 @@ struct MemberState<M: Machine> {
     pages: M::Word,
     probing: M::Word,
     errors: M::Word,
-    /// Number of the drive's successful writes, counted only while some drive is failing.
+    /// Number of the drive's successful writes, counted only while some drive of the cache is
+    /// failing or stuck.
     good: M::Word,
     last: M::Word,
 }
 
-/// Record of a drive, under the lock `watch`. `errors`: number of failed writes so far when the
-/// drive last recovered. `good`: number of successful writes so far when the drive last began to
-/// fail. `retry_ns`: time of the next probe (trial write). `probes`: number of probes since the
-/// drive began to fail.
+/// Record of a drive, protected by the lock `watch`.
 #[derive(Debug, Clone, Copy, Default)]
 struct MemberRecord {
+    /// Value of `MemberState::errors` when the drive last recovered.
     errors: u64,
+    /// Value of `MemberState::good` when the drive last began to fail or became stuck.
     good: u64,
+    /// Earliest time of the next probe (trial write) of the drive.
     retry_ns: u64,
+    /// Number of probes since the drive began to fail.
     probes: u32,
 }
 
@@ -232,14 +234,15 @@ impl<M: Machine> Cache<M> {
     fn share(&self) -> u64 {
         match self.below.disks().len() {
             1 => self.dirty_max_pages(),
-            // A failing drive may always have one dirty page, because only a write can show that
-            // the drive works again.
+            // The share is at least one page, because only a write can show that a failing drive
+            // works again.
             _ => (self.dirty_max_pages() / 4).max(1),
         }
     }
 
-    /// Returns true if the dirty limit allows a write that makes the clean page `page` dirty. The
-    /// caller has already made `newly_dirty` pages dirty that the cache does not count yet.
+    /// Returns true if the clean page `page` may become dirty. If the page's drive is failing or
+    /// stuck, the drive's share must not be used up; otherwise the dirty limit. The caller has
+    /// already made `newly_dirty` pages dirty that the cache does not count yet.
     #[inline]
     pub(crate) fn has_room(&self, page: u64, newly_dirty: u64) -> bool {
         match self.failing_member(page) {
@@ -315,8 +318,8 @@ impl<M: Machine> Cache<M> {
     }
 
     pub(crate) fn settle(&self, now_ns: u64) -> bool {
-        // Without a flusher, no thread would wake waiting writers. A failing drive then refuses
-        // writes at once, so that no writer waits.
+        // Without a flusher, no thread would wake a write that waits for a failing drive. So writes
+        // beyond the drive's share fail at once.
         let failed = if self.flusher.is_there() { FAILS } else { REFUSES };
         let Some(mut watch) = self.failed_writes.watch.try_lock() else { return false };
         let mut has_changed = false;
@@ -355,8 +358,8 @@ impl<M: Machine> Cache<M> {
         has_changed
     }
 
-    /// Returns how many pages are not on the volume yet. Walks over all pages if a write has ever
-    /// failed.
+    /// Returns how many pages are not on the volume yet. If any write has ever failed, visits all
+    /// pages, to count those not on the volume yet whose last write did not fail.
     pub(crate) fn unwritten(&self) -> Unwritten {
         let (pages, written) = (self.dirty_pages(), self.written_back());
         // Relaxed: these are statistics; no other memory access depends on them.
@@ -413,9 +416,9 @@ impl<M: Machine> Cache<M> {
         })
     }
 
-    /// Returns the pages with data only in memory, in ascending order. A page's mask has one bit
-    /// for each eighth of the page, set if that eighth has such data. A page being written counts
-    /// as written if its drive has completed all writes without an error.
+    /// Returns the pages that have data only in memory, in ascending order, each with a mask of its
+    /// eighths that have such data. A page being written counts as written if its drive has nothing
+    /// in flight and has never failed a write.
     fn pages_at_risk(&self) -> Vec<(u64, u8)> {
         let has_all = |disk: &Arc<Disk<M>>| {
             let stats = disk.stats();
@@ -428,8 +431,8 @@ impl<M: Machine> Cache<M> {
                 for (page, place) in extent.page_range().zip(0..) {
                     let is_written = extent.writing & 1 << place != 0;
                     let mask = match is_written && !has_all[self.member_of(page)] {
-                        // While a page is being written, its dirty mask is empty. Its valid mask
-                        // covers the data.
+                        // The dirty mask of a page is cleared when its write begins. So the valid
+                        // mask is used, which covers the data being written.
                         true => extent.valid[place],
                         false => extent.dirty[place],
                     };

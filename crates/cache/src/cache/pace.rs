@@ -41,8 +41,8 @@ impl<M: Machine> WritePacer<M> {
         }
         let hold_ns = hold_ns(len_bytes, rate, (dirty - free, max - free));
         let now_ns = M::now();
-        // Relaxed: if two threads read the same value, one of the two delays is lost, which is
-        // harmless.
+        // Relaxed: if two threads read the same value, `until_ns` grows by only one of their two
+        // delays, which is harmless.
         let until_ns = self.until_ns.load(Order::Relaxed).max(now_ns) + hold_ns;
         let until_ns = until_ns.min(now_ns + HOLD_NS_MAX);
         self.until_ns.store(until_ns, Order::Relaxed);
@@ -50,9 +50,9 @@ impl<M: Machine> WritePacer<M> {
     }
 }
 
-/// Returns the delay of a write: the time that it takes at `rate` bytes per second, multiplied by
-/// (2 x `above` / `most`) squared. `most` is half of the dirty limit in pages, and `above` is the
-/// number of dirty pages in excess of that half.
+/// Returns how long to delay a write: its transfer time at `rate` bytes per second, multiplied by
+/// (2 x `above` / `most`) squared. `above` is the number of dirty pages beyond half of the dirty
+/// limit, and `most` is that half, in pages.
 fn hold_ns(len_bytes: u64, rate: u64, (above, most): (u64, u64)) -> u64 {
     let lasts = u128::from(len_bytes) * 1_000_000_000 / u128::from(rate);
     let (above, most) = (u128::from(2 * above), u128::from(most.max(1)));

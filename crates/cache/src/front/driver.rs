@@ -16,8 +16,8 @@ use crate::cache::Cache;
 use crate::front::queue::CacheQueue;
 use crate::write_back::write_queues::{FlusherConfig, WriteLists};
 
-/// Number of tags of each queue. Requests that wait for a hanging drive keep their tags, so there
-/// must be enough tags for other drives.
+/// Number of tags of each queue. The number is high, because requests that wait for a hanging drive
+/// keep their tags, and requests to other drives need tags, too.
 const DEPTH: u32 = 1024;
 /// Maximum number of a queue's bios in flight to the volume below: four for each tag.
 const BELOW_DEPTH: u32 = 4096;

@@ -20,7 +20,7 @@ pub(crate) enum JobStep {
     SyncAll {
         epoch: u64,
     },
-    /// Durable write: writes its own range.
+    /// Durable write: writes the request's own range to the volume.
     SyncRange {
         epoch: u64,
     },
@@ -33,8 +33,8 @@ pub(crate) struct CacheJob<M: Machine> {
     rq: RequestPointer<M>,
     pub(crate) tag: Tag,
     pub(crate) step: JobStep,
-    /// Pages still to be copied; after the copies of a FUA write, pages still to be written to
-    /// disk.
+    /// Pages still to be copied. In the step `SyncRange`: pages that need a flush of the drives at
+    /// the end of a FUA write.
     pub(crate) todo: Vec<Range<u64>>,
     /// Pages of a write-through request that found no room in memory. Copied to memory once the
     /// request's earlier pages are on the volume.

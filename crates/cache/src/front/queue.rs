@@ -175,9 +175,8 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Returns true if this poll must also poll the volume below. While requests or I/Os are in
-    /// flight, every poll does so. Otherwise, if the queue has work, every 16th poll does so
-    /// (`POLLS_PER_LOOK`).
+    /// Returns true if this poll must also poll the volume below: always while requests or I/Os are
+    /// in flight, otherwise at every 16th poll (`POLLS_PER_LOOK`) if the queue has work.
     fn is_turn_due(&mut self) -> bool {
         self.polls = self.polls.wrapping_add(1);
         self.has_under_way() || (self.polls.is_multiple_of(POLLS_PER_LOOK) && self.has_work())
@@ -327,8 +326,8 @@ impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
     }
 
     fn poll(&mut self, batch: &mut CompletionBatch) {
-        // If no request is complete (`done` is empty), the thread may sleep after this poll. So
-        // this poll must not skip completions of the volume below.
+        // If no request is complete (`done` is empty), the thread may sleep after this poll, so the
+        // volume below must be polled first.
         if self.is_turn_due() || self.done.is_empty() {
             self.turn();
         }
@@ -361,7 +360,7 @@ impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
 
     fn timeout(&mut self, _tag: Tag) -> Expired {
         // The request waits for I/Os of the volume below, which have timeouts of their own. So the
-        // timeout of the request itself is only extended.
+        // request itself never times out: its timeout is extended each time.
         Expired::Extend
     }
 }

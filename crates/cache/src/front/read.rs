@@ -35,8 +35,8 @@ enum PageLookup {
     /// No part of the page is in memory, and pages being read already occupy half of the frames.
     /// The caller reads the page straight into the request's memory.
     Crowded,
-    /// A part of the page is in memory, and may be newer than on the volume. No frame is free to
-    /// read the rest. The request waits.
+    /// The request must wait: a part of the page is in memory and may be newer than on the volume,
+    /// but no frame is free to read the rest of the page.
     Torn,
 }
 

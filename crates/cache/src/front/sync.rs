@@ -27,8 +27,8 @@ const OWN_BYTES_MAX: u64 = 1 << 20;
 
 impl<M: Machine> CacheQueue<M> {
     pub(crate) fn advance_sync_all(&mut self, at: usize, epoch: u64) {
-        // In a write-through cache, dirty pages belong to writes that are unanswered or failed, so
-        // a flush has nothing to write.
+        // In a write-through cache, a page is dirty only during an unanswered write or after a
+        // failed one, so a flush has nothing to write.
         if self.cache.is_write_through() || self.sync_all(epoch) {
             return self.start_last(at, Bio::flush());
         }
@@ -48,7 +48,8 @@ impl<M: Machine> CacheQueue<M> {
         }
         if !write_rest(self, at) {
             let job = &self.jobs[at];
-            // No flush is needed if this request wrote all its pages with FUA and no write failed.
+            // A final flush is not needed if this request itself wrote all its pages with FUA, and
+            // no write of the cache has failed meanwhile.
             let is_durable = job.todo.is_empty() && job.errors_before == self.cache.write_errors();
             match rq.flags().has(OpFlags::FUA) && !is_durable {
                 true => self.start_last(at, Bio::flush_range(rq.sector(), rq.nr_sectors())),
@@ -100,8 +101,8 @@ impl<M: Machine> CacheQueue<M> {
         }
         let started = !items.is_empty();
         self.writeout.start(&self.cache, items);
-        // If no write was started, a discard may have dropped the last dirty data of `epoch` after
-        // the first call of `is_below`. So `is_below` is called again.
+        // If no write was started, a discard may have dropped the last dirty data of `epoch` since
+        // the first call of `is_below`. So the check is repeated.
         !started && self.cache.is_below(epoch)
     }
 
@@ -142,9 +143,9 @@ impl<M: Machine> CacheQueue<M> {
             };
             if owes(shard.extent(at)) {
                 if !self.cache.clearing.has_extent(number) {
-                    // A page leaves `todo` (pages that need a final flush of the drives) if the
-                    // request awaits the page's write. Data that became dirty after `epoch` are not
-                    // awaited.
+                    // `todo` lists the pages that need a final flush of the drives. A page written
+                    // here is removed if this request waits for the write, that is, if the extent
+                    // became dirty in `epoch` or earlier.
                     let is_awaited = shard.extent(at).dirtied.epoch <= epoch;
                     let first = items.len();
                     // A FUA request writes only its own pages. A request without FUA also writes
@@ -194,8 +195,8 @@ impl<M: Machine> CacheQueue<M> {
     }
 
     /// Drops a request's sectors from memory, and marks reads in flight as stale. Some drives may
-    /// have executed even a failed request, so clean data are dropped in any case, and dirty data
-    /// only after a success.
+    /// have executed a failed request, so a failed request drops clean data, too. Dirty data are
+    /// dropped only after a success.
     fn drop_range(&mut self, rq: &Request<M>, status: Status) {
         let (cache, span, mut clean) = (&self.cache, span_of(rq), 0);
         cache.any_extent(span, |shard, at| {

@@ -22,10 +22,10 @@ impl<M: Machine> CacheQueue<M> {
         self.cache.is_write_through() || rq.flags().has(OpFlags::FUA)
     }
 
-    /// Copies pages of a write to memory, up to the first page that must wait. Returns the
-    /// remaining pages. In a write-through cache, also adds the request to the number of writers
-    /// (`FailedPages::claims`) of each extent it copies to. `claims_from` is the end of the
-    /// request's finished pages, or 0.
+    /// Copies pages of a write to memory, up to the first page that must wait, and returns the
+    /// remaining pages. In a write-through cache, also counts the request as a writer
+    /// (`FailedPages::claims`) of each extent that it copies to. The request's pages before
+    /// `claims_from` are finished; 0 if none are.
     #[inline]
     pub(crate) fn write_pages(
         &mut self,
@@ -47,7 +47,8 @@ impl<M: Machine> CacheQueue<M> {
             let extent = shard.extent(at);
             let fits = extent.dirty[place] != 0
                 || cache.has_room(pages.start, newly_dirty)
-                // Written to a drive that fails, a page counts as dirty, so it needs no more room.
+                // A page that is being written to a failing drive is already counted as dirty, so
+                // another write to the page needs no room.
                 || extent.writing & 1 << place != 0
                     && cache.failing_member(pages.start).is_some();
             let frame = fits.then(|| shard.frame_to_write(&cache.frames, at, place)).flatten();
@@ -168,9 +169,9 @@ fn begin_sync<M: Machine>(queue: &mut CacheQueue<M>, at: usize) {
     queue.advance(at);
 }
 
-/// Handles a write-through request whose pages `rest` find no room in memory. Pages copied to
-/// memory earlier are now written to the volume. Without such pages, the request waits for free
-/// memory.
+/// Handles a write-through request whose pages `rest` find no room in memory. Writes to the
+/// volume the pages that the request has copied to memory since its last write to the volume. If
+/// there are none, the request waits for free memory.
 fn wait_for_room<M: Machine>(queue: &mut CacheQueue<M>, at: usize, rest: Range<u64>) {
     let begin = queue.pages_of(queue.jobs[at].rq()).start.max(queue.jobs[at].below_to);
     if rest.start > begin {
@@ -181,10 +182,10 @@ fn wait_for_room<M: Machine>(queue: &mut CacheQueue<M>, at: usize, rest: Range<u
     queue.wait_for_memory(at);
 }
 
-/// Continues a write-through request with its remaining pages. Returns false if none remain. The
-/// request no longer counts as a writer of the extents that it has finished
-/// (`FailedPages::claims`). In an extent without writers, pages that the drive refused are dropped:
-/// all their writers have got the error.
+/// Continues a write-through request with its remaining pages, or returns false if none remain. In
+/// the extents that it has finished, the request no longer counts as a writer
+/// (`FailedPages::claims`). Once an extent has no writer, the pages that a drive refused are
+/// dropped: all their writers have got the error.
 pub(crate) fn write_rest<M: Machine>(queue: &mut CacheQueue<M>, at: usize) -> bool {
     let rest = core::mem::replace(&mut queue.jobs[at].rest, 0..0);
     if rest.is_empty() {

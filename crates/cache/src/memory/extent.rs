@@ -31,7 +31,8 @@ pub(crate) struct Extent {
     pub(crate) hit: u16,
     pub(crate) writing: u16,
     pub(crate) filling: u16,
-    /// Pages in `filling` that have changed since the read began. The data read are discarded.
+    /// Pages in `filling` that have changed since their read began, so that the data read must be
+    /// discarded.
     pub(crate) stale: u16,
     pub(crate) stranded: u16,
     pub(crate) failed: FailedPages,
@@ -60,19 +61,18 @@ pub(crate) struct YoungPages {
     pub(crate) pages: u16,
     /// Milliseconds from `Extent::dirtied` until a bit of `pages` was first set; saturates.
     pub(crate) after_ms: u16,
-    /// True if the extent's older dirty pages were written and only younger dirty pages remain. The
-    /// extent then keeps its position in the dirty list, although `Extent::dirtied` now has the
-    /// later time of the younger pages.
+    /// True if only the younger pages are still dirty. `Extent::dirtied` then holds their later
+    /// time, but the extent keeps its position in the dirty list.
     pub(crate) is_all: bool,
 }
 
-/// Epochs of the extent's pages that are being written to the volume, in two groups. The first
-/// group's write began while no page of the extent was being written. Pages whose write begins
-/// while the first group is in flight form the second group.
+/// Epochs of the extent's pages that are being written to the volume. The pages form two groups.
+/// The write of the first group began while no page of the extent was being written. Pages whose
+/// write begins while the first group is in flight form the second group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WriteEpochs {
-    /// Epoch of the first group, that is, of the pages in `Extent::writing` that are not in the
-    /// mask `later` of the second group.
+    /// Epoch of the first group: the pages in `Extent::writing` that are not in `later`, the mask
+    /// of the second group.
     pub(crate) epoch: u64,
     pub(crate) later: u16,
     pub(crate) later_epoch: u64,
@@ -133,8 +133,8 @@ impl Extent {
 
     #[inline]
     pub(crate) fn note_hit(&mut self, page: usize) {
-        // Stores only if the hit bit of the page is not set yet, because a store would make the CPU
-        // cache line dirty.
+        // The hit bit is stored only if it is not set yet, because a store would make the CPU cache
+        // line dirty.
         if self.hit & 1 << page == 0 {
             self.hit |= 1 << page;
         }

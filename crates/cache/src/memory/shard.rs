@@ -50,8 +50,8 @@ pub(crate) struct DirtyPage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WriteOutcome {
     Ok,
-    /// A write over several drives failed, and the failed drive is unknown. The page must be
-    /// written again, with one write per drive.
+    /// Failed write over several drives. The failed drive is unknown, so the page must be written
+    /// again, with one write per drive.
     Again,
     /// The drive that stores the page failed the write.
     Failed(Status),
@@ -70,8 +70,8 @@ impl WriteOutcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DuePages {
     Pages(u16),
-    /// Write the pages in this bit mask now, even if two earlier write-backs of the extent are in
-    /// flight. Used while a drive is failing or has its maximum of write-back data in flight.
+    /// Write the pages in this bit mask now, even if two groups of the extent's pages are in flight
+    /// (`WriteEpochs`). Used while a drive is failing or has used up its share of write-back data.
     Beside(u16),
     /// Skip this extent and continue with the next one.
     Later,
@@ -93,9 +93,9 @@ pub(crate) struct Shard {
     hand: usize,
     /// First and last extent of the dirty list. The first extent has been dirty longest.
     listed: [u32; 2],
-    /// Pairs of an epoch and a count, oldest epoch first. The count says how much of the epoch is
-    /// not on the volume yet: extents in the dirty list, plus groups of pages in flight
-    /// (`WriteEpochs`).
+    /// Pairs of an epoch and a count, oldest epoch first. The count is the number of extents in the
+    /// dirty list, plus the number of groups of pages in flight (`WriteEpochs`), that belong to the
+    /// epoch.
     epochs: VecDeque<(u64, u32)>,
     stranded: u32,
     filling: u32,
@@ -270,8 +270,8 @@ impl Shard {
         }
     }
 
-    /// Returns the page's own frame, or a new frame if the page has none or its frame is being
-    /// written to a drive. Returns `None` if no memory is free.
+    /// Returns a frame for a write to the page: the page's own frame, or a new one if the page has
+    /// none or its frame is being written to a drive. Returns `None` if no memory is free.
     pub(crate) fn frame_to_write(
         &mut self,
         frames: &FrameMemory,
@@ -280,7 +280,8 @@ impl Shard {
     ) -> Option<u32> {
         let extent = &self.extents[at as usize];
         let (own, is_written) = (extent.frames[page], extent.writing & 1 << page != 0);
-        // A page that became dirty again during its write to the volume already has a new frame.
+        // A page that is being written to a drive and is dirty again has a new frame already, from
+        // which the drive does not read.
         if own != NO_FRAME && !(is_written && extent.dirty[page] == 0) {
             return Some(own);
         }
@@ -394,8 +395,8 @@ impl Shard {
         }
     }
 
-    /// If all remaining dirty pages are of a later epoch, moves the extent to that epoch, so that a
-    /// flush of the earlier epoch does not wait for the extent.
+    /// If all remaining dirty pages became dirty in a later epoch, assigns the extent to that
+    /// epoch, so that a flush of the earlier epoch does not wait for the extent.
     fn grow_younger(&mut self, at: u32) {
         let extent = &mut self.extents[at as usize];
         let (epoch, young) = (extent.dirtied.epoch, extent.young);
@@ -456,8 +457,8 @@ impl Shard {
         }
         self.stranded -= u32::from(item.is_probe);
         if !is_ok && extent.frames[page] != NO_FRAME {
-            // If a client wrote to the page during the failed write, the page is counted as dirty
-            // twice. The second count ends here.
+            // If a client wrote to the page during the failed write, the page was counted as dirty
+            // a second time. `clean` removes that second count.
             clean = u32::from(extent.dirty[page] != 0);
             extent.dirty[page] |= item.mask & extent.valid[page];
             extent.young.pages &= !bit;

@@ -10,8 +10,8 @@ use core::ops::Range;
 use crate::memory::page::PageSize;
 
 const STREAMS: usize = 16;
-/// Number of reads of the queue during which an idle stream with read-ahead still counts as active,
-/// so that no new stream takes its slot.
+/// Number of reads of the queue, counted from a stream's last read, during which a stream with
+/// read-ahead counts as active. A new stream that would get its slot takes the next slot instead.
 const PATIENCE: u64 = 256;
 /// Size of a stream's first read-ahead window, in bytes; one page if a page is larger.
 const FIRST_BYTES: u64 = 32 << 10;
@@ -51,8 +51,8 @@ impl StreamDetector {
         }
         self.clock += 1;
         let clock = self.clock;
-        // A read may continue inside the last page of the previous read, so it may start one page
-        // earlier than `next`.
+        // The stream's last read may have ended inside a page. A read that continues there starts
+        // in that page, which is the page before `next`.
         let continues = |s: &&mut SequentialStream| {
             s.used != 0 && (s.next == pages.start || s.next == pages.start + 1)
         };

@@ -22,24 +22,23 @@ use crate::write_back::writeout::Writeout;
 
 const BATCH_BYTES: u64 = 16 << 20;
 const IN_FLIGHT_BYTES: u64 = 64 << 20;
-/// Amount of write-back data in flight, in bytes, that the drives share equally. The rest of
-/// `IN_FLIGHT_BYTES` is a reserve: even if all other drives are stuck, a working drive still gets
-/// writes.
+/// Part of `IN_FLIGHT_BYTES` that is divided equally among the drives. The rest is a reserve: even
+/// if all other drives are stuck, a working drive still gets writes.
 const SHARES_BYTES: u64 = IN_FLIGHT_BYTES - BATCH_BYTES;
-/// Interval, in nanoseconds, at which the flusher searches for dirty pages even while writes wait
-/// (only with `WriteLists::PerDrive`). Also the pause after a search that found none because drives
-/// have used up their shares (`SHARES_BYTES`).
+/// Time, in nanoseconds, after which the flusher searches for dirty pages again even if writes are
+/// waiting (only if each drive has its own list of writes). Also the pause after a search that
+/// found none while a drive has used up its share of `SHARES_BYTES`.
 const LOOK_NS: u64 = 10_000_000;
-/// Time, in nanoseconds, by which the write-back of old pages is postponed while a flush waits for
-/// other pages.
+/// Additional age, in nanoseconds, that pages without a waiting flush must reach to be written
+/// while a flush waits for other pages.
 const HURRY_NS: u64 = 500_000_000;
 const RATE_NS: u64 = 50_000_000;
-/// Maximum time, in nanoseconds, that a pause without a completed write adds to the time from which
-/// the write-back rate is computed.
+/// Maximum of `WriteRate::busy_ns`, in nanoseconds, while no write completes: limits how far a
+/// pause of the drives lowers the next rate.
 const PAUSE_NS: u64 = 1_000_000_000;
-/// Number of written bytes that suffice to use a new rate before `RATE_NS` have passed, if it is
-/// more than four times the last rate. After a pause of the drives, the last rate is far too low
-/// and would slow down the writers.
+/// Number of bytes written after which a new rate is used even before `RATE_NS` have passed, if the
+/// rate is more than four times the last one: after a pause of the drives, the last rate is far too
+/// low and would slow down the writers.
 const FASTER_BYTES: u64 = 1 << 20;
 const PROBE_EXTENTS: usize = 8;
 
@@ -69,7 +68,7 @@ debug_fields!(Flusher<M: Machine>, cache);
 
 #[derive(Debug, Default)]
 struct WriteRate {
-    /// Time of the last measurement, and the number of pages in flight at that time.
+    /// Time of the last call of `note`, and the number of pages in flight at that time.
     last: (u64, usize),
     /// Time in nanoseconds with pages in flight, since the rate was last measured.
     busy_ns: u64,
@@ -233,7 +232,8 @@ impl<M: Machine> Flusher<M> {
         let (has_full, waits) = (write_queues.has_full(shares), cache.failed_writes.has_failing());
         let takes_all = core::mem::take(&mut self.is_short) || dirty > cache.dirty_max_pages() / 2;
         let old_ns = now_ns.saturating_sub(nanoseconds(cache.config.dirty_age));
-        // While a flush waits, pages that became dirty after it are due `HURRY_NS` later.
+        // While a flush waits, pages that the flush does not need become due `HURRY_NS` later than
+        // usual.
         let is_owed = |shard: &M::Lock<Shard>| {
             shard.lock().oldest_epoch().is_some_and(|oldest| oldest < until)
         };
@@ -249,9 +249,10 @@ impl<M: Machine> Flusher<M> {
                 }
                 true if waits => DuePages::Beside(!e.stranded),
                 true => DuePages::Pages(!e.stranded),
-                // The dirty list is sorted by age, except for extents with pages that wait for a
-                // failing drive, or whose older pages were written. Behind such an extent, older
-                // extents may follow, so the search continues.
+                // The dirty list is sorted by age, except for two kinds of extents: those with
+                // pages that wait for a failing drive, and those whose oldest pages were written
+                // (`young.is_all`). Older extents may follow such an extent, so the search
+                // continues.
                 false if e.stranded != 0 || e.young.is_all => DuePages::Later,
                 false => DuePages::NoMore,
             };

@@ -32,8 +32,8 @@ pub struct FlusherConfig {
 }
 
 impl FlusherConfig {
-    /// Returns the depth of the flusher's channel for a volume of this many drives: half for writes
-    /// to single drives, half for writes over several.
+    /// Returns the depth of the flusher's channel for a volume of this many drives. Half of the
+    /// depth is for writes to single drives, the other half for writes that span drives.
     #[must_use]
     pub fn channel_depth(&self, drives: usize) -> u32 {
         (2 * drives as u32).saturating_mul(self.drive_writes).clamp(1, 65_536)
@@ -55,15 +55,16 @@ struct WriteQueue {
     ready: VecDeque<usize>,
     inside: usize,
     pages: usize,
-    /// True if a write of this queue has ended since `moved_ns` was last updated.
+    /// True if a write of this queue has ended since the last call of `turn`.
     has_moved: bool,
-    /// Time at which the queue last had no write in flight, or was found to have completed a write.
+    /// Time of the last call of `turn` that found a write ended since the previous call, or none in
+    /// flight.
     moved_ns: u64,
     /// True if the flusher's last search for dirty pages has added writes to this queue.
     is_fed: bool,
     is_stuck: bool,
-    /// Number of pages in the queue's waiting writes and writes in flight if the drive is stuck (no
-    /// completion for `STUCK_NS`); otherwise 0.
+    /// If the drive is stuck (no completion for `STUCK_NS`), the number of pages in the queue's
+    /// writes, both waiting and in flight; otherwise 0.
     held: usize,
 }
 
@@ -182,10 +183,10 @@ impl WriteQueues {
         !self.of[drive].ready.is_empty() || self.of[drive].is_stuck
     }
 
-    /// Returns true if the flusher should look for more dirty pages. Reasons: no write is ready;
-    /// the last search added no write; or a drive has sent all writes of the last search and uses
-    /// at most half of its slots for writes in flight. An earlier search would find fewer adjacent
-    /// pages, and so make shorter writes.
+    /// Returns true if the flusher should search for more dirty pages: no write is ready, the last
+    /// search added no write, or a drive has sent all writes of the last search and uses at most
+    /// half of its slots for writes in flight. An earlier search would find fewer adjacent pages,
+    /// and so make shorter writes.
     pub(crate) fn wants_more(&self) -> bool {
         let is_short = |(at, queue): (usize, &WriteQueue)| {
             queue.is_fed && queue.ready.is_empty() && queue.inside <= self.places(at) / 2

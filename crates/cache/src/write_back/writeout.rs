@@ -42,7 +42,8 @@ struct WriteBio {
     /// writes is counted once. A page of a probe (trial write to a failing drive) is not counted.
     counted: usize,
     sector: u64,
-    /// End of the sectors that the write may include.
+    /// First sector that the write must not include, because another drive may have it; `u64::MAX`
+    /// if the write may span drives.
     until: u64,
     /// Drive that has all sectors of the write, or `NO_MEMBER` if the write may span several
     /// drives.
@@ -60,8 +61,8 @@ unsafe impl Send for WriteBio {}
 enum WriteSlot {
     Waits,
     Taken,
-    /// The write is in flight, but no longer occupies one of the queue's slots for writes in
-    /// flight. `Writeout::cut` has freed its slot.
+    /// In flight without a slot: `Writeout::cut` has freed the slot (permit for one write in
+    /// flight) that the write had in the shared queue.
     None,
 }
 
@@ -252,8 +253,8 @@ impl Writeout {
             let more = self.write_queues.held(now_ns, note);
             if more != 0 {
                 cache.failed_writes.add_inside(more);
-                // The dirty limit excludes pages that wait for stuck drives, and their number has
-                // changed. So writers that wait at the limit check again.
+                // The number of pages that wait for stuck drives has changed. The dirty limit
+                // excludes these pages, so writers that wait at the limit must check again.
                 cache.signals.wake();
             }
             if before != cache.failed_writes.stuck_changes() {
@@ -263,8 +264,7 @@ impl Writeout {
     }
 
     /// Gives each drive a queue of its own, and splits waiting writes that span drives. Writes in
-    /// flight from the shared queue give up their slots (permits for writes in flight) in that
-    /// queue.
+    /// flight from the shared queue no longer count toward that queue's limit of writes in flight.
     fn cut<M: Machine>(&mut self, cache: &Cache<M>) {
         self.is_cut = true;
         for (_, bio) in &mut self.bios {
@@ -289,8 +289,8 @@ impl Writeout {
                 else {
                     break;
                 };
-                // A page that the split divides is now in both writes, so one more write of the
-                // page is pending.
+                // If the split is inside a page, both writes contain that page, so the page waits
+                // for one more write.
                 if behind.pages.0 == rest.pages.1 {
                     self.batches[rest.batch].states[behind.pages.0].0 += 1;
                 }
@@ -348,7 +348,8 @@ fn note_end<M: Machine>(cache: &Cache<M>, member: u16, status: Status) -> WriteO
         return WriteOutcome::Again;
     }
     cache.failed_writes.note_error(member, status);
-    // SeqCst: the count of errors changes before `QueueSignals::wake` checks for waiting queues.
+    // SeqCst: the count changes before `QueueSignals::wake` checks for waiting queues, so a queue
+    // either sees the new count or is woken.
     cache.counts.write_errors.fetch_add(1, Order::SeqCst);
     // Wakes the flusher, which updates the states of the drives.
     cache.flusher.ring();

@@ -1,8 +1,8 @@
-//! Sections of a TOML document with the line of each key, and the tables of functions that read
-//! keys.
+//! Sections of a TOML document with the line of each key, and the tables of known keys.
 //!
-//! Each section's keys are listed once, as rows of a table: a `KeyReader` has the name, and the
-//! function that reads the value into the settings. Errors list these rows as the known keys.
+//! Each section's keys are listed once, as rows of a table. A row (`KeyReader`) has the key's name
+//! and the function that stores the key's value in the settings. Errors list these rows as the
+//! known keys.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -47,8 +47,7 @@ impl TomlDocument<'_> {
     }
 
     /// Records the name of a section that could not be read. The name may have been refused for its
-    /// control characters, so it is also recorded without them: references to the section may be
-    /// spelled so.
+    /// control characters, so the name without them is recorded, too: references may use that form.
     pub fn lose(&self, name: &str) {
         self.lost.borrow_mut().extend([name.to_owned(), name.replace(char::is_control, "")]);
     }
@@ -63,7 +62,8 @@ impl TomlDocument<'_> {
 
 pub struct Section<'a> {
     title: String,
-    /// Prefix of the keys in messages, such as `cost.`; empty for most sections.
+    /// Text before the keys of a nested table in messages, such as `cost.`; empty for other
+    /// sections.
     prefix: String,
     begin: usize,
     pub lines: KeyLines,
@@ -151,7 +151,8 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Removes a former key, if it is present, and reports the setting that replaces it.
+    /// Removes and reports a key that earlier versions accepted, if the section has it. `instead`
+    /// names the setting that replaces the key.
     pub fn refuse(&mut self, key: &str, instead: &str) {
         if let Some(entry) = self.take(key) {
             self.document.problem(entry.line, format!("{}{key}: {instead}", self.prefix));
@@ -241,9 +242,8 @@ impl<'a> Section<'a> {
 
     pub fn finish(self) -> KeyLines {
         for entry in &self.entries {
-            // If sections of another kind have a key of this name, the error names them. Otherwise,
-            // and if the unknown key holds a sub-section, the error suggests the most similar known
-            // key.
+            // If sections of another kind have the key, the error names these sections. For any
+            // other key, and for a sub-section, the error suggests the most similar known key.
             let is_key = !items(entry.value).iter().any(|item| item.get_ref().is_table());
             let like = match self.document.elsewhere(&entry.key) {
                 elsewhere if is_key && !elsewhere.is_empty() => elsewhere,
@@ -256,7 +256,8 @@ impl<'a> Section<'a> {
         self.lines
     }
 
-    /// Reports unknown top-level sections, but not references to these sections.
+    /// Reports unknown top-level sections. References to the names of such sections are not
+    /// reported as further problems.
     pub fn finish_root(self) {
         for item in self.entries.iter().flat_map(|entry| items(entry.value)) {
             let name = item.get_ref().get("name").and_then(|name| name.get_ref().as_str());
@@ -334,8 +335,8 @@ impl<'a> KeyValue<'_, 'a> {
         self.word(place, |text| parse(text, base).map(T::from));
     }
 
-    /// Stores the number that `parse` returns. `parse` gets the text of a string, or the digits of
-    /// an integer and their radix.
+    /// Stores the number that `parse` returns. `parse` receives the text of a TOML string, or the
+    /// digits of a TOML integer with their radix.
     pub fn digits(
         self,
         place: &mut Option<u32>,

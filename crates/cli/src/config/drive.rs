@@ -54,8 +54,8 @@ pub fn read_queues(section: &mut Section<'_>, to: &mut DriveOptions) {
     section.read(QUEUES, to);
 }
 
-/// Reads a drive from its section. `queues_of` maps the drive's name to the queue settings of the
-/// volume that contains the drive.
+/// Reads a drive from its section. `queues_of` takes the drive's name and returns the queue
+/// settings of the volume that contains the drive.
 pub fn read(
     mut section: Section<'_>,
     queues_of: impl Fn(&str) -> DriveOptions,
@@ -132,7 +132,7 @@ fn spelled_out(section: &mut Section<'_>, driver: &str) -> Option<Spec> {
 }
 
 fn unknown_key(driver: &str, key: &str, own: &[&'static str], of_driver: &[&str]) -> String {
-    // A drive with `driver` cannot have `spec`, so `spec` is not suggested.
+    // `spec` cannot be combined with `driver`, so the error does not list `spec` as a known key.
     let own = own.iter().filter(|key| **key != "spec");
     let known: Vec<&str> =
         own.chain(of_driver.iter().filter(|key| **key != "controller")).copied().collect();
@@ -149,8 +149,8 @@ fn check_values(spec: &Spec, section: &Section<'_>) {
     while let Err(error) = millrace_drives::check(&rest) {
         let key = match &error {
             SpecError::InvalidValue { key, .. } => key.clone(),
-            // Not a missing key: its value was invalid, so the key was already reported and removed
-            // from `rest`.
+            // The drive has this key, but with an invalid value. The value was already reported,
+            // and the key removed from `rest`.
             SpecError::MissingKey { key, .. } if spec.get(key).is_some() => return,
             _ => String::new(),
         };

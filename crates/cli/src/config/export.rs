@@ -1,7 +1,7 @@
 //! `[[export]]`: a volume that clients use over NBD or as a virtual machine's disk.
 //!
-//! Without `cpus` no thread is pinned: only the kernel knows where the guest's own threads run, and
-//! a pinned thread that shares a CPU with its guest could not move away.
+//! Without `cpus` no I/O thread is pinned. A pinned thread could not move away from a CPU that the
+//! guest's own threads use, and only the kernel knows where these threads run.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,9 +1,10 @@
 //! `[[group]]` sections, and the same keys for `ctl set group`: groups of clients that share
 //! drives.
 //!
-//! This module owns the only table of a group's keys, with a parser and a formatter for each.
-//! Configurations (read by sections.rs) and changes of a running daemon use it. group/members.rs
-//! checks the parents of groups and the groups that exports name. All functions are pure.
+//! This module owns the only table of a group's keys, with a parser and a formatter for each. The
+//! table is used for configurations (read by sections.rs) and for changes of a running daemon.
+//! group/members.rs checks the parents of groups, and the groups that exports name. All functions
+//! are pure.
 
 pub mod members;
 pub mod targets;
@@ -203,8 +204,8 @@ pub fn read(mut section: Section<'_>) -> Option<(GroupConfig, KeyLines)> {
     let mut config = GroupConfig::new("");
     for (key, read, _) in &KEYS {
         section.read_key(key, |value| match *key {
-            // In a file, a group without a parent has no `parent` key, so `none` is read as a
-            // group's name.
+            // In a file, a group without a parent omits the key, so `none` is an ordinary group
+            // name. In `ctl set group`, `none` removes the parent.
             "parent" => value.text(&mut config.parent),
             _ => value.set(|text| read(&mut config, text)),
         });

@@ -71,8 +71,8 @@ pub struct ListenerPlan {
     pub exports: Vec<usize>,
     pub tls: Option<TlsConfig>,
     pub tls_line: usize,
-    /// Line of the first key about access to the Unix socket. Equal to `line` if there is no such
-    /// key.
+    /// Line of the first key that controls access to the Unix socket, such as `mode` or
+    /// `allow-users`; `line` if there is no such key.
     pub access_line: usize,
 }
 

@@ -10,7 +10,7 @@ use millrace_console::visible;
 /// Prefix of the names of configurations that are built into the program. Error texts show the name
 /// in place of a file name.
 pub const BUILT_IN: &str = "built-in configuration";
-/// Name of the configuration that `ctl add` and `ctl remove` edit.
+/// Name in errors of the running daemon's configuration, which `ctl add` and `ctl remove` change.
 pub const RUNNING: &str = "running configuration";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,8 +80,8 @@ impl fmt::Display for ConfigProblems {
                     let text = text.replace(PATH, "choose another directory with --data-dir DIR");
                     write!(f, "{separator}{file}: {text}")?;
                 }
-                // The message for a user of `millrace ctl` has no file or line: the user has named
-                // the section, and edits no file.
+                // `millrace ctl add` and `ctl remove` name the section on the command line and edit
+                // no file, so the message needs no file or line.
                 Position::Line(_) if file == RUNNING => write!(f, "{separator}{text}")?,
                 Position::Flag(flag) => write!(f, "{separator}{flag} {text}")?,
                 Position::File => write!(f, "{separator}{file}: {text}")?,

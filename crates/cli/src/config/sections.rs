@@ -28,8 +28,8 @@ pub struct ConfigSections {
     pub drives: Vec<(DriveConfig, KeyLines)>,
     pub volumes: Vec<(VolumeDraft, KeyLines)>,
     pub lost: HashSet<String>,
-    /// True if the configuration has `[[export]]` sections, or if errors in the configuration, such
-    /// as a syntax error, may hide such a section.
+    /// True if the configuration has `[[export]]` sections. Also true after an error, such as a
+    /// syntax error, that may have prevented the reader from finding these sections.
     pub has_exports: bool,
 }
 

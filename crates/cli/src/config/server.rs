@@ -1,6 +1,7 @@
 //! `[server]`: threads and limits of the library's server, and sockets and files of the daemon.
 //!
-//! This module owns both key tables, which sections.rs reads.
+//! This module owns two tables of keys, one for the library's settings and one for the daemon's.
+//! sections.rs reads the section with both.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

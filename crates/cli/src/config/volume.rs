@@ -32,9 +32,9 @@ pub const LAYOUT: &[KeyReader<VolumeDraft>] = &[
     list("drives", |to, at| at.list(&mut to.drives, |text| Ok(text.to_owned()))),
 ];
 
-/// Keys of a volume, read in this order after the queue settings. The keys `plug-high` and
-/// `pressure-high` also lower the matching low mark. So `plug-low` and `pressure-low` are read
-/// after them.
+/// Keys of a volume, read in this order after the queue settings. Reading `plug-high` also adjusts
+/// `plug_low`, and reading `pressure-high` adjusts `pressure_low`, so `plug-low` and `pressure-low`
+/// come later.
 pub const KEYS: &[KeyReader<VolumeConfig>] = &[
     key("serving", |to, at| at.word(&mut to.serving.serving, words::serving)),
     key("plug-high", |to, at| {
@@ -88,7 +88,7 @@ pub fn read(mut section: Section<'_>) -> Option<(VolumeDraft, KeyLines)> {
     }
     if let Err(error) = config.serving.validate() {
         let text = error.to_string();
-        // The error text begins with the key's name, which selects the line to report.
+        // The error text begins with a key's name. The problem is reported at the line of that key.
         let key = text.split(' ').next().unwrap_or_default();
         section.problem(key, text.as_str());
     }

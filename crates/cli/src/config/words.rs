@@ -132,7 +132,7 @@ pub enum LayoutWord {
     Linear,
 }
 
-/// Parser of the layout flag, in a form that lets shell completion list the words.
+/// Parser of the layout flag. Lists the possible words, so that shell completion can offer them.
 #[derive(Debug, Clone)]
 pub struct LayoutParser;
 
@@ -216,9 +216,9 @@ pub fn metrics(text: &str) -> Result<SocketAddr, String> {
     tcp(text, METRICS_PORT).map_err(|error| error.replace("tcp:", ""))
 }
 
-/// Returns the default path of the control socket: the path of the first Unix socket with
-/// `.control` appended, so that servers have different control sockets. Returns `None` if the path
-/// is too long.
+/// Returns the default path of the control socket: the path `socket` of a client socket with
+/// `.control` appended, so that each daemon has a control socket of its own. Returns `None` if the
+/// result is too long.
 pub fn control_beside(socket: &Path) -> Option<PathBuf> {
     let mut beside = socket.as_os_str().to_owned();
     beside.push(".control");

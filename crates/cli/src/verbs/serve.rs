@@ -150,7 +150,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// The thread that waits for signals, as the main thread sees it.
 struct StartSignals {
     startup: Arc<StartProgress>,
-    /// Disconnected by the first stop signal.
+    /// Channel that is disconnected at the first stop signal.
     stopped: Receiver<()>,
     /// Receives the signals after the first stop signal.
     signals: Receiver<Signals>,
@@ -169,8 +169,7 @@ impl StartSignals {
         let waiting = move || {
             signals.wait(&theirs);
             drop(alive);
-            // Sending fails if the start has failed, because the main thread then no longer
-            // receives.
+            // After a failed start, sending fails, because the main thread no longer receives.
             let _ = give_back.send(signals);
         };
         Native::try_spawn("millrace-signals", None, waiting).context(FEW_THREADS)?;
@@ -284,7 +283,7 @@ fn stop(
     let mut hang = Vec::new();
     let outcome = std::thread::scope(|scope| {
         let watch = &mut watch;
-        // A failure to start the thread is ignored: `last_look` then reports the failed I/Os.
+        // If the thread cannot be started, `last_look` below reports the failed I/Os.
         let _ = thread::Builder::new().spawn_scoped(scope, move || watch.watch_stop(&done));
         let mut outcome = server.halt(DRAIN_TIMEOUT);
         if outcome.is_clean() {

@@ -47,8 +47,8 @@ impl MetricsPage {
         }
     }
 
-    /// Writes a metric family for each counter in the table `T`. `all` contains the labels and
-    /// counters of each object, such as a drive. A family has a line for each of these objects.
+    /// Writes a metric family for each counter in the table `T`. An item of `all` has the labels
+    /// and counters of one object, such as a drive. Each family has one line per object.
     pub fn counters<T, const N: usize>(&mut self, prefix: &str, all: &[(Labels, T)])
     where
         T: CounterTable<N>,

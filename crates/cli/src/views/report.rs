@@ -100,7 +100,7 @@ pub struct Drive {
     pub volume: String,
     pub size_bytes: u64,
     pub in_flight: u64,
-    /// Number of tags in use now. If drives share a tag set, number of tags in use by all of them.
+    /// Number of tags in use now. If drives share a tag set, the tags in use by all these drives.
     pub tags_in_use: u32,
     pub scheduler: String,
     /// Scheduler of the drive when the daemon was started.

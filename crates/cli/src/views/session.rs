@@ -155,8 +155,8 @@ impl Session {
                 break;
             }
         }
-        // poll(2) reports no event for a request that is already in the input buffer. So the
-        // request is taken now, or, while a reply is pending, once that reply is sent.
+        // poll(2) reports no event for a request that is already in the input buffer, so a buffered
+        // request is taken here. While a reply is pending, it is taken after that reply is sent.
         let has_reply = self.output.is_empty() && self.take_request(answers);
         if has_reply || self.pending.is_some() {
             return Ok(true);
@@ -270,8 +270,8 @@ impl Session {
         self.answer_later(answer)
     }
 
-    /// Computes an answer on a thread of its own. Returns a reply (the answer, or a refusal) only
-    /// if the system lacks a descriptor or a thread.
+    /// Starts a thread that computes an answer, which is sent later. If the system lacks a
+    /// descriptor, computes and returns the reply at once. If it lacks a thread, returns a refusal.
     fn answer_later(
         &mut self,
         answer: impl FnOnce() -> Vec<u8> + Send + 'static,

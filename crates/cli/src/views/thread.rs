@@ -158,7 +158,8 @@ impl ViewLoop {
             let Some((socket, _)) = self.accepted(accepted, now) else { break };
             let count = self.sessions.iter().filter(|session| session.is_control()).count();
             let admins = &self.sockets.admins;
-            // At the maximum number of clients, an administrator replaces the oldest read-only one.
+            // If the maximum number of clients is connected, an administrator's connection replaces
+            // the oldest session of a read-only client.
             let has_place = count < CLIENTS_MAX
                 || admins.check(socket.as_raw_fd()).is_ok()
                     && drop_oldest(&mut self.sessions, Session::is_reader);
@@ -170,8 +171,8 @@ impl ViewLoop {
         while let Some(metrics) = metrics {
             let Some((socket, _)) = self.accepted(metrics.accept(), now) else { break };
             let count = self.sessions.iter().filter(|session| !session.is_control()).count();
-            // At the maximum number of clients, a new one replaces the oldest one that has not sent
-            // a complete request.
+            // If the maximum number of clients is connected, a new client replaces the oldest
+            // client that has not sent a complete request.
             if count < CLIENTS_MAX || drop_oldest(&mut self.sessions, Session::awaits_page_request)
             {
                 self.sessions.extend(Session::metrics(socket));

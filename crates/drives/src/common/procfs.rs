@@ -129,8 +129,8 @@ fn memory_in(text: &str) -> Option<u64> {
 }
 
 /// Returns true if this process may lock any amount of memory: RLIMIT_MEMLOCK is unlimited, or the
-/// process has CAP_IPC_LOCK on the host. No finite limit is sure to suffice: the kernel counts
-/// locked memory once for each ring, and for all processes of the user together.
+/// process has CAP_IPC_LOCK on the host. A finite limit counts as too low: the kernel counts locked
+/// memory once for each ring, and for all processes of the user together.
 #[must_use]
 pub fn may_lock_memory() -> bool {
     let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();

@@ -19,7 +19,7 @@ pub(crate) const OTHER_KIND: &str = "neither a regular file nor a block device";
 pub fn open_store(path: &Path, options: &mut OpenOptions, flags: i32) -> io::Result<File> {
     let opened = options.custom_flags(flags | libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
     let file = opened.map_err(|error| match error.raw_os_error() {
-        // ENXIO: the path is a socket, or a pipe without a reader that is opened for writing.
+        // open(2) fails with ENXIO for a socket, and for writing to a pipe that has no reader.
         Some(libc::ENXIO) => other_kind(),
         _ => error,
     })?;

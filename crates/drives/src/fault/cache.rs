@@ -39,8 +39,8 @@ impl SimulatedCache {
         Ok(SimulatedCache { images: Mutex::new(images) })
     }
 
-    /// Executes a request. Returns the number of power cuts so far, by which the caller detects a
-    /// later cut.
+    /// Executes a request. Returns the number of power cuts so far. If that number is higher when
+    /// the request completes, the power was cut while the request was in flight.
     pub(crate) fn run(&self, rq: &Request<Native>) -> u64 {
         let mut images = lock_unpoisoned(&self.images);
         match rq.op() {

@@ -68,8 +68,8 @@ impl Drop for Ring {
             self.handle.unregister_file(self.file);
             for arena in &self.arenas {
                 // SAFETY: no operation of this drive is in flight.
-                // If other drives have registered the same memory with the ring, the memory stays
-                // registered.
+                // `take_back` keeps the memory registered if another drive has lent it to the same
+                // ring.
                 unsafe { self.handle.take_back(arena.start(), arena.len_bytes()) };
             }
         } else {
@@ -79,8 +79,8 @@ impl Drop for Ring {
     }
 }
 
-/// Returns the length of the io_uring buffers as which lent memory is registered. Buffers are as
-/// long as io_uring allows, because all segments of a vectored operation must lie in one buffer.
+/// Returns the length of the io_uring buffers that cover lent memory: the longest that io_uring
+/// allows, because all segments of a vectored operation must lie in one buffer.
 fn piece_bytes(arena_bytes: usize) -> usize {
     arena_bytes.clamp(1, 1 << 30)
 }
@@ -141,8 +141,8 @@ impl Engine {
         self.script.iter().for_each(|script| script.change(into));
     }
 
-    /// Returns true if I/O of the drive's queue is in flight, so that its memory must stay valid.
-    /// Always returns true on a thread that does not own the ring.
+    /// Returns true if I/O of the drive's queue may be in flight, so that its memory must stay
+    /// valid. A thread that does not own the ring cannot find out, and always gets true.
     pub(crate) fn is_busy(&self) -> bool {
         let is_busy = |ring: &Ring| ring.handle.pending(ring.source) > 0;
         self.ring.as_ref().is_some_and(|ring| !ring.is_here() || is_busy(ring.get()))
@@ -158,8 +158,8 @@ impl Engine {
         let ring = self.here()?;
         match pieces {
             [piece] => ring.handle.fixed_buffer(piece.iov_base.cast(), piece.iov_len),
-            // For several segments, a buffer is looked up only if a cache has registered its whole
-            // memory (`arenas`). Other segments rarely lie in one registered buffer.
+            // Several segments rarely lie in one registered buffer, unless a cache has registered
+            // its whole memory (`arenas`). So only in that case is a buffer looked up.
             pieces if !ring.arenas.is_empty() => ring.handle.fixed_vector(pieces),
             _ => None,
         }

@@ -37,7 +37,7 @@ pub(crate) struct FileFlight {
     pub(crate) done: u64,
     pub(crate) memory: Vec<iovec>,
     pub(crate) first: usize,
-    /// Memory segments of the request, set aside while the data go through `bounce`.
+    /// Memory segments of the request while `memory` names the bounce buffer instead.
     scattered: Vec<iovec>,
     pub(crate) bounce: Option<Buffer>,
     /// Number of uses of this tag, to recognise completions of earlier uses.
@@ -46,7 +46,7 @@ pub(crate) struct FileFlight {
     /// Result of the last operation: bytes, or a negative errno.
     pub(crate) result: i32,
     pub(crate) expired: bool,
-    /// True for a discard, which fails as not supported instead of using a fall-back.
+    /// True for a discard, which fails with `NotSupported` where a write-zeroes would write zeroes.
     pub(crate) discards: bool,
 }
 

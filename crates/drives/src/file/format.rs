@@ -44,8 +44,8 @@ const MARKS: [Mark; 15] = [
 const VHD_FOOTER: &[u8] = b"conectix";
 
 pub(super) fn note(config: &FileConfig, size_bytes: u64) -> Option<String> {
-    // The file is opened a second time, because the drive's own descriptor may require aligned
-    // memory.
+    // Opens the file again without O_DIRECT, because reads through the drive's own descriptor may
+    // need aligned memory.
     let at = config.opened_at.as_ref().unwrap_or(&config.path);
     let file = open_store(at, OpenOptions::new().read(true), 0).ok()?;
     let (what, inside) = container(&file, size_bytes)?;

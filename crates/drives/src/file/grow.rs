@@ -56,8 +56,8 @@ fn check_path(config: &FileConfig, opened: (u64, u64)) -> Result<(), Error> {
 
 fn make_durable(config: &FileConfig, shared: &FileState) -> Result<(), Error> {
     shared.file.sync_all().map_err(|error| {
-        // Release pairs with the Acquire loads in queue.rs. The kernel reports a lost write only
-        // once, and this sync consumed the report, so the queues must fail later flushes.
+        // The kernel reports a lost write to one sync only, and this sync has consumed the report,
+        // so the queues must fail later flushes. Release pairs with the Acquire loads in queue.rs.
         shared.sync_failed.store(true, Ordering::Release);
         config.system("sync", &error)
     })

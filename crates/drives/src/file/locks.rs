@@ -107,8 +107,8 @@ fn attempt(file: &File, access: FileAccess) -> io::Result<Option<HeldLock>> {
         FileAccess::ReadWrite => &[READ, WRITE, RESIZE],
     };
     let forbids = [WRITE, RESIZE];
-    // Own locks are taken before foreign locks are checked, so that of two processes at least one
-    // sees the other.
+    // A process takes its own locks before it checks those of other processes. So if two processes
+    // start at once, at least one of them finds the other's locks.
     let own = does.iter().map(|byte| DOES + byte).chain(forbids.map(|byte| FORBIDS + byte));
     for byte in own {
         if !share(file, byte)? {
@@ -204,8 +204,8 @@ mod tests {
             let file = open(&path, access == FileAccess::ReadWrite);
             attempt(&file, access).unwrap().is_some()
         };
-        // Locks bytes of the image as QEMU does: for a disk that the virtual machine writes
-        // (`machine`), and for a disk that the virtual machine only reads (`reader`).
+        // Locks bytes of the image as QEMU does. `machine` is a disk that a virtual machine writes;
+        // `reader` is one that a virtual machine only reads.
         let locked = |bytes: &[i64]| {
             let image = open(&path, true);
             assert!(bytes.iter().all(|byte| share(&image, *byte).unwrap()));

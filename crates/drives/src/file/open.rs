@@ -114,7 +114,7 @@ pub(super) fn open(config: FileConfig) -> Result<FileDriver, Error> {
     let writes_file = !geometry.is_block && !config.read_only;
     let no_zero_range = writes_file && !probe::can_allocate(&file, ZERO_RANGE);
     if writes_file {
-        // Frees blocks that testing ZERO_RANGE may have allocated after the end of the file.
+        // Frees blocks that the ZERO_RANGE test above may have allocated after the end of the file.
         let _ = probe::can_allocate(&file, PUNCH);
     }
     let warnings = format::note(&config, geometry.store_bytes).into_iter().collect();
@@ -195,8 +195,8 @@ fn look(config: &FileConfig, dry_run: &DryRun) -> Result<Opened, Error> {
             notes = found.notes;
             (size_bytes, logical)
         }
-        // Without unnamed files (O_TMPFILE), a dry run cannot examine the file that would be
-        // created. The block size is then assumed.
+        // Without an unnamed file (O_TMPFILE) to probe in place of the file that would be created,
+        // a dry run assumes a block size of 512 bytes.
         (Err(error), Some(size_bytes))
             if !config.path.exists()
                 && matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EISDIR)) =>
@@ -251,9 +251,8 @@ fn open_file(
                 let folder = dry_run.folder_of(path);
                 options.read(true).write(true).custom_flags(flags | libc::O_TMPFILE);
                 match options.open(folder) {
-                    // A dry run opens an unnamed file in place of a missing one. The folder's file
-                    // system does not support unnamed files (O_TMPFILE), so the unnamed file is in
-                    // /dev/shm.
+                    // A dry run opens an unnamed file in place of a missing one. If the folder's
+                    // file system has no unnamed files (O_TMPFILE), the file is opened in /dev/shm.
                     Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
                         options.open("/dev/shm")
                     }

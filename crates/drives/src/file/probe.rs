@@ -191,7 +191,7 @@ fn probe_align(file: &File) -> Option<DirectAlign> {
 }
 
 /// Returns true if the file system supports this `fallocate` mode, which must keep the size. Tries
-/// the mode behind the end of the file (the drive may end earlier), where it changes no data.
+/// the mode after the end of the whole file, not only of the drive, so that no data change.
 pub(crate) fn can_allocate(file: &File, mode: i32) -> bool {
     let Ok(metadata) = file.metadata() else { return false };
     let behind = metadata.len().next_multiple_of(1 << 20);

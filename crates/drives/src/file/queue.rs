@@ -45,12 +45,12 @@ pub(crate) struct FileQueue {
     outcomes: RequestOutcomes<Completion>,
     bounces: Vec<Buffer>,
     bounces_made: usize,
-    /// Number of operations on registered memory that the drive's counter does not include yet.
+    /// Number of operations on registered memory since the drive's counter was last updated.
     registered: u64,
 }
 
 // SAFETY: raw pointers lead to memory of requests in flight, whose bios are `Send`.
-// `Engine` refuses calls from all threads but its own, even if the queue was moved.
+// `Engine` panics if its ring is used on any thread but the ring's own.
 unsafe impl Send for FileQueue {}
 
 impl FileQueue {
@@ -140,8 +140,8 @@ impl FileQueue {
         let flight = &mut self.flights[index];
         let user_data = u64::from(flight.generation) << TAG_BITS | index as u64;
         if let FileOperation::Allocate(_) = flight.work {
-            // Relaxed: `allocating` only keeps hole queries from waiting for the file's lock in the
-            // kernel. A thread that reads an old value waits.
+            // Relaxed: `allocating` is a hint for hole queries, which would wait in the kernel for
+            // the file's lock during a fallocate(2). A query that reads an old value waits.
             self.shared.allocating.fetch_add(1, Ordering::Relaxed);
         }
         let op = flight.next_op(&self.engine, self.shared.file.as_raw_fd());
@@ -203,8 +203,8 @@ impl FileQueue {
         let flight = &mut self.flights[index];
         match flight.work {
             FileOperation::Read | FileOperation::Write(_) | FileOperation::Zeroes => {}
-            // Acquire pairs with the Release in `failed`. The kernel reports a lost write only
-            // once, and another sync may have consumed that report.
+            // Acquire pairs with the Release in `failed`. The kernel reports a lost write to one
+            // sync only, and another sync may have consumed the report, so this one fails, too.
             FileOperation::Sync if self.shared.sync_failed.load(Ordering::Acquire) => {
                 return Some(Status::IoError);
             }

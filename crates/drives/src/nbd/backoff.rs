@@ -37,8 +37,8 @@ pub(crate) struct ReconnectBackoff {
     limit: LogLimit,
     /// True if the last connection was lost because its server did not answer.
     pub(crate) was_silent: bool,
-    /// True if the log limit suppresses the messages about the last loss and the reconnect after
-    /// it.
+    /// True if `limit` suppresses the log lines about the last loss and about the reconnect that
+    /// follows.
     is_quiet: bool,
 }
 

@@ -60,8 +60,9 @@ pub(crate) struct UnflushedWrites {
 }
 
 impl UnflushedWrites {
-    /// Records that a non-durable write was acknowledged. SeqCst here and below: if a connection's
-    /// loss is handled at the same time, at least one of the two threads sees the other's change.
+    /// Records that a non-durable write was acknowledged. SeqCst here and below: if another thread
+    /// handles the loss of a connection at the same time, that thread finds this write, or this
+    /// thread sees the loss, or both.
     #[inline]
     pub(crate) fn note_write(&self) {
         let needed = self.begun.load(Ordering::SeqCst) + 1;
@@ -186,8 +187,8 @@ impl NbdState {
     /// Returns an error if the export no longer has the properties that the drive has reported to
     /// the block layer.
     pub(crate) fn is_kept_by(&self, session: &ClientSession) -> Result<(), String> {
-        // Relaxed: the size only grows. A connection that was compared with an older size is
-        // replaced later (`epoch_of`).
+        // Relaxed: the size only grows. If an old value lets a connection with too small a size
+        // pass, `epoch_of` makes the link replace that connection.
         let had_bytes = self.size_bytes.load(Ordering::Relaxed);
         let is_lost = |flag| self.has(flag) && !session.flags.contains(flag);
         let lacks = PROMISED.iter().filter(|(flag, _)| is_lost(*flag));
@@ -197,8 +198,8 @@ impl NbdState {
         let change = if session.size_bytes < had_bytes {
             format!("now has {} bytes instead of {had_bytes}", session.size_bytes)
         } else if session.flags.contains(TransmissionFlags::READ_ONLY) && !self.is_read_only() {
-            // A server does not report FUA and trim for a read-only export, so their absence is
-            // expected then.
+            // A server reports no FUA and no trim for a read-only export, so this check comes
+            // before the one for missing features.
             "is read-only now".to_owned()
         } else if !lacks.is_empty() {
             format!("supports less than before: no {}", lacks.join(", no "))
@@ -240,8 +241,8 @@ impl NbdState {
         }
     }
 
-    /// Returns the number of connections in a row that were short-lived, for the log line about the
-    /// last loss. Returns `None` if that loss is not logged.
+    /// Returns the number of short-lived connections in a row, for the log line about the last
+    /// loss. Returns `None` if the log limit suppresses that line.
     pub(crate) fn logs_loss(&self) -> Option<u32> {
         let backoff = lock_unpoisoned(&self.backoff);
         backoff.is_logged().then(|| backoff.short)
@@ -250,8 +251,8 @@ impl NbdState {
     pub(crate) fn came_back(&self, connected: &NegotiatedConnection, generation: u32) {
         let mut trouble = lock_unpoisoned(&self.reports.trouble);
         if generation != self.generation() {
-            // Another connection was lost while this one was made. A loss ends all connections of
-            // the drive, so this one is given up.
+            // Another connection was lost while this connection was made. A loss ends all
+            // connections of the drive, including this new one, so the recorded trouble stays.
             return;
         }
         *trouble = ReconnectTrouble::default();
@@ -284,8 +285,9 @@ impl NbdState {
         news
     }
 
-    /// Makes the next flush fail if unflushed writes may be lost. Called when a server is lost, and
-    /// again for a write that is acknowledged after the loss.
+    /// Makes the next flush fail if there are unflushed writes, which a lost server may not have
+    /// kept. Called at each loss, and again for a write that is acknowledged while a loss is
+    /// handled.
     pub(crate) fn note_loss(&self) {
         if self.target.config.on_server_restart == OnServerRestart::FlushError
             && self.durability.unflushed.exist()
@@ -305,9 +307,9 @@ impl NbdState {
                  written since the last flush that succeeded"
             ));
         }
-        // Relaxed: `has_failed` only selects the text of a report. While the daemon stops, a flush
-        // that succeeds does not clear `has_failed`, because another thread's flush may have
-        // failed.
+        // Relaxed: `has_failed` only selects the text of a report. While the daemon stops, a
+        // successful flush does not clear `has_failed`: another thread's flush may have set it, and
+        // the report would lose that failure.
         let keeps = !owes && stopping.load(Ordering::Relaxed);
         if has_failed.load(Ordering::Relaxed) != owes && !keeps {
             has_failed.store(owes, Ordering::Relaxed);
@@ -329,10 +331,10 @@ impl NbdState {
     }
 
     pub(crate) fn generation(&self) -> u32 {
-        // SeqCst pairs with `end`: a reader of the new generation also sees the reason for it, such
-        // as `dead`. `end` increments `generation`, then looks for unflushed writes;
-        // `NbdLink::received` records an unflushed write, then reads `generation`. So at least one
-        // of the two threads sees the other's store.
+        // SeqCst pairs with `end`: a thread that reads the new generation also sees the reason for
+        // the change, such as `dead`. `end` increments `generation`, then checks for unflushed
+        // writes; `NbdLink::received` records an unflushed write, then reads `generation`. So
+        // `end` finds the write, or `received` sees the new generation, or both.
         self.generation.load(Ordering::SeqCst)
     }
 
@@ -348,8 +350,8 @@ impl NbdState {
         since: Option<Instant>,
     ) -> bool {
         let next = generation.wrapping_add(1);
-        // SeqCst pairs with the load in `generation()`: this store precedes the search for
-        // unflushed writes in `note_loss`. Relaxed on failure: the value read is not used.
+        // SeqCst pairs with the load in `generation()`: the generation must change before
+        // `note_loss` checks for unflushed writes. Relaxed on failure: the value read is not used.
         let ended =
             self.generation.compare_exchange(generation, next, Ordering::SeqCst, Ordering::Relaxed);
         if ended.is_err() {
@@ -380,9 +382,9 @@ impl NbdState {
         }
     }
 
-    /// Returns the current epoch (number of times that the drive has grown) for a server that
-    /// reports the drive's size or more. For a smaller size, returns the epoch before, so that the
-    /// connection is replaced.
+    /// Returns the epoch (number of times that the drive has grown) for a new connection on which
+    /// the server has reported this size: the current epoch. If the size is smaller than the drive,
+    /// returns the previous epoch, so that the connection counts as outdated and is replaced.
     pub(crate) fn epoch_of(&self, size_bytes: u64) -> u32 {
         // Acquire pairs with the Release in `revalidate`, which stores the size before `epoch`.
         let epoch = self.epoch.load(Ordering::Acquire);

@@ -46,8 +46,8 @@ impl NbdFlight {
         NbdFlight { request, ..NbdFlight::guest() }
     }
 
-    /// Creates a flight (state of one request) for a request that another queue forwards to this
-    /// queue. The forwarded request brings its own list of memory segments.
+    /// Creates a flight for requests that other queues forward to this queue. Such a request has
+    /// its own list of memory segments, so the flight allocates none.
     pub(crate) fn guest() -> NbdFlight {
         NbdFlight {
             state: FlightState::Idle,
@@ -80,9 +80,9 @@ impl NbdFlight {
         self.origin.is_some_and(|origin| origin.id == id)
     }
 
-    /// Takes out a request that another queue forwarded to this queue, to return it to that queue.
-    /// `status` is its result, or `None` if that queue must send the request again. Returns `None`
-    /// for a request of this queue itself.
+    /// Takes a forwarded request out of this flight, to return it to the queue that forwarded it.
+    /// `status` is the result, or `None` if that queue must send the request again. Returns `None`
+    /// if the request belongs to this queue itself.
     pub(crate) fn give_back(&mut self, status: Option<Status>) -> Option<ForwardedRequest> {
         let origin = self.origin.take()?;
         self.state = FlightState::Idle;

@@ -18,9 +18,9 @@ use crate::common::pieces::PIECES_MAX;
 
 /// Size of the buffer in bytes; longer than the longest message without payload.
 const BUFFER_BYTES: usize = 128 << 10;
-/// Maximum number of bytes to receive at a time into the buffer, if the payload of a long read is
-/// next or comes soon: enough for its headers. More would receive payload, too, which must then be
-/// copied from the buffer.
+/// Maximum number of bytes that one receive puts into the buffer if the payload of a long read is
+/// next or comes soon: enough for the headers. A longer receive would also put payload into the
+/// buffer, which must then be copied to the request's memory.
 const HEADER_BYTES: usize = 512;
 pub(crate) const LONG_READ_BYTES: u64 = 16 << 10;
 
@@ -160,8 +160,8 @@ impl ReplyReceiver {
     }
 }
 
-/// Guesses whether the next reply answers a long read: true if the last request sent is a long
-/// read. The guess only decides where the first bytes of the reply are received.
+/// Guesses that the next reply answers a long read if the last request sent is a long read. A wrong
+/// guess costs only a copy or further receive operations.
 fn has_long_read(answers: &Answers, flights: &[NbdFlight]) -> bool {
     let Some(index) = answers.newest() else { return false };
     let request = &flights[index as usize].request;

@@ -61,10 +61,10 @@ pub(crate) struct NbdLink {
     outbound: RequestSender,
     redial: Arc<ReconnectThread>,
     next: NextConnection,
-    /// Deadline of requests at a server that accepts connections but answers nothing. `None` once
-    /// the server has answered a request of this queue, on this or another connection.
+    /// Deadline after which requests fail if the server accepts connections but answers nothing.
+    /// `None` once the server has answered a request of this queue, on this or another connection.
     pub(crate) fruitless: Option<Deadline<Native>>,
-    /// True if the last receive acknowledged a write that is not durable.
+    /// True if the receive being processed has acknowledged a write that still needs a flush.
     has_written: bool,
     since: Instant,
 }
@@ -84,8 +84,8 @@ pub(crate) struct NextConnection {
     pub(crate) connected: Option<NegotiatedConnection>,
     /// True if a thread is making a connection because the drive has grown.
     is_asked_for: bool,
-    /// Value of `NbdState::generation` when the new connection was asked for. A connection lost
-    /// since then has incremented `NbdState::generation`.
+    /// Value of `NbdState::generation` when the new connection was requested. If the current value
+    /// differs, a connection was lost since then.
     pub(crate) generation: u32,
 }
 
@@ -140,7 +140,7 @@ impl NbdLink {
         Some(ConnectionRing { ring, fd, user_data: (self.place.number as u64) << 1 | sends })
     }
 
-    /// Sends up to `share` waiting requests. No send operation may be in flight.
+    /// Sends up to `share` of the queue's waiting requests. No send operation may be in flight.
     pub(crate) fn send(&mut self, context: &mut LinkContext<'_>, share: usize) {
         self.outbound.begin();
         for _ in 0..share {
@@ -212,8 +212,9 @@ impl NbdLink {
             return self.lose(context.shared, &errno_text(result), LossCause::Other);
         }
         if self.is_over(context.shared) {
-            // Another connection was lost, so this connection is given up, too. Requests answered
-            // here are sent again, because a new server process may not have their data.
+            // Another connection was lost, so this connection is given up, too. The answers just
+            // received are ignored, and their requests are sent again, because a new server process
+            // may not have their data.
             return self.follow(context);
         }
         let taken = match self.tls.take() {
@@ -229,8 +230,8 @@ impl NbdLink {
             }
         };
         if std::mem::take(&mut self.has_written) && self.is_over(context.shared) {
-            // Another connection was lost before this write was acknowledged. `end` looked for
-            // unflushed writes without finding this one, so the check is repeated.
+            // Another connection was lost, and `NbdState::end` may have checked for unflushed
+            // writes before this write was recorded. So the check is repeated.
             context.shared.note_loss();
         }
         if let Err(why) = taken {
@@ -282,8 +283,8 @@ impl NbdLink {
                 }
                 Status::Ok
             }
-            // EPERM for a read does not mean that the device is write-protected, so it is reported
-            // as an I/O error.
+            // EPERM would become the status for a read-only drive. A read does not fail for that
+            // reason, so the status is an I/O error.
             Some(Errno::Eperm) if flight.request.command == Command::Read => Status::IoError,
             Some(errno) => Status::from_errno(errno.to_wire() as i32),
         };
@@ -352,8 +353,8 @@ impl NbdLink {
     }
 
     pub(crate) fn advance(&mut self, context: &mut LinkContext<'_>) {
-        // A deadline that is queried in each call detects that the process was suspended, and is
-        // then postponed.
+        // `Deadline` extends itself by pauses of this process. To detect a pause, the deadline must
+        // be queried often, so each call queries it.
         self.fruitless.as_mut().map(Deadline::left_ns);
         match self.state {
             LinkState::Up if self.is_over(context.shared) => self.follow(context),
@@ -361,8 +362,9 @@ impl NbdLink {
             LinkState::Up | LinkState::Dead => {}
             LinkState::Closing if self.inbound.is_busy || self.outbound.is_busy => {}
             LinkState::Closing => self.closed(context),
-            // Each loss increments the drive's generation number. A newer number means that another
-            // connection was made and lost meanwhile, so this link starts to reconnect anew.
+            // Each loss increments the drive's generation. If the generation has changed, another
+            // connection was made and lost while this link was reconnecting, so this link starts
+            // again.
             LinkState::Away | LinkState::Late
                 if self.next.generation != context.shared.generation() || self.redial.is_due() =>
             {
@@ -446,12 +448,13 @@ impl NbdLink {
         let mut limit = Duration::from_nanos(limit);
         self.state = LinkState::Late;
         if context.shared.is_late() {
-            // Another connection has already tried to reconnect for the whole time limit, so this
-            // link does not make requests wait again.
+            // A link of the drive has already used up the time limit for reconnecting, so requests
+            // of this link do not wait for that time again.
             limit = Duration::ZERO;
         } else if limit.is_zero() {
-            // Either the system refuses threads, or the server accepts every reconnect but answers
-            // nothing. The pending requests may be what crashes it, so they are failed.
+            // The time limit is over: either no reconnecting thread could be started, or the server
+            // accepts every connection but answers nothing. The pending requests may crash the
+            // server, so they fail.
             let why = self.redial.refusal();
             let why =
                 why.as_deref().unwrap_or("the server accepts connections but answers no request");
@@ -488,8 +491,8 @@ impl NbdLink {
             // Other connections carry the requests; the reconnecting thread keeps trying.
             Some(ReconnectOutcome::Late(_)) if context.shared.siblings.has_connection() => {}
             Some(ReconnectOutcome::Late(text)) => {
-                // The first connection whose time limit for reconnecting passes logs this line for
-                // all connections of the drive.
+                // Each link of the drive may reach the time limit for reconnecting, but only the
+                // first one logs this line.
                 if self.state == LinkState::Away && context.shared.became_late() {
                     context.shared.say(format!("{text}; requests fail until the server is back"));
                 }
@@ -513,7 +516,8 @@ impl NbdLink {
         let (socket, tls) = match wire.into_parts() {
             Ok(parts) => parts,
             Err(error) => {
-                // A connection that cannot be used counts as lost.
+                // A connection that cannot be used counts as lost: `Closing` leads to a new
+                // attempt.
                 context.shared.say(format!("cannot use the new connection: {error}"));
                 self.state = LinkState::Closing;
                 return false;

@@ -104,7 +104,7 @@ impl RequestSender {
             let (buf, len) = (output.as_ptr(), output.len() as u32);
             let op = Op::Send { fd: ring.fd, buf, len, flags: libc::MSG_WAITALL };
             // SAFETY: the session's output never moves.
-            // The link keeps the session until this send operation has ended.
+            // `NbdLink` keeps the session until this send operation has ended.
             unsafe { ring.push(op) };
         }
         Ok(())
@@ -129,8 +129,8 @@ impl RequestSender {
             }
         };
         // SAFETY: headers, message and segment list belong to this `RequestSender`.
-        // `NbdLink` keeps it until the send operation has ended. Payload is memory of requests,
-        // which complete only after the send has ended and `sent` has taken them out of the batch.
+        // `NbdLink` keeps the `RequestSender` until the send operation has ended. Payload is memory
+        // of requests, which complete only after the send has ended and `sent` has returned them.
         unsafe { ring.push(op) };
     }
 

@@ -66,8 +66,8 @@ pub(crate) struct NbdQueue {
 }
 
 // SAFETY: raw pointers lead to memory of requests in flight, whose bios are `Send`.
-// Pointers of the connections lead to buffers that the `NbdQueue` owns. `ThreadBound` refuses calls
-// of the ring from threads other than the ring's own.
+// Pointers in the links lead to buffers that this queue owns. `ThreadBound` panics if any thread
+// but the one that created the ring uses the ring.
 unsafe impl Send for NbdQueue {}
 
 impl NbdQueue {
@@ -280,7 +280,7 @@ impl NbdQueue {
             self.end_needless_flushes();
         }
         if !self.has_hope() {
-            // A reconnecting thread may have made a connection that is not in use yet.
+            // A reconnecting thread may have made a connection that its link does not use yet.
             self.with_links(|link, context| link.advance(context));
         }
         if !self.has_hope() {

@@ -20,10 +20,10 @@ pub(crate) const ATTEMPT: Duration = Duration::from_secs(5);
 /// Pause after the first attempt. Each further attempt doubles the pause.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Pause after the system has refused a thread.
+/// Pause before the next attempt to start a thread if the system could not start one.
 const THREAD_PAUSE: Duration = Duration::from_millis(500);
-/// Maximum pause while other connections of the drive are up. A failed attempt then means that the
-/// server accepts no more connections, and it may log each attempt.
+/// Maximum pause while other connections of the drive are up. A failed attempt then probably means
+/// that the server limits its connections, and the server may log each attempt.
 const PAUSE_SHORT_MAX: Duration = Duration::from_secs(30);
 
 pub(crate) enum ReconnectOutcome {
@@ -45,10 +45,10 @@ pub(crate) struct ReconnectOrder {
 #[derive(Default)]
 struct ReconnectState {
     outcome: Option<ReconnectOutcome>,
-    /// Serial number of the latest order to connect. Threads with older orders end.
+    /// Serial number of the latest [`ReconnectOrder`]. A thread that works on an older one ends.
     wish: u64,
-    /// Reason why the system refused a thread for the latest order to connect, and the time to ask
-    /// again.
+    /// Reason why the system could not start a thread for the latest [`ReconnectOrder`], and the
+    /// time of the next attempt to start one.
     refused: Option<(String, Deadline<Native>)>,
 }
 
@@ -74,7 +74,7 @@ impl ReconnectThread {
         }
     }
 
-    /// Returns true if the system refused the thread of the latest order and the pause is over.
+    /// Returns true if no thread could be started, and the next attempt to start one is due.
     pub(crate) fn is_due(&self) -> bool {
         let mut state = lock_unpoisoned(&self.state);
         state.refused.as_mut().is_some_and(|(_, next)| next.is_over())

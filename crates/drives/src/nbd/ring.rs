@@ -38,7 +38,7 @@ impl Drop for Ring {
     }
 }
 
-/// The ring as the sending or receiving side of a connection uses it. Each side has one operation
+/// Access of the sending or receiving side of a connection to the ring. Each side has one operation
 /// in flight at a time.
 pub(crate) struct ConnectionRing<'a> {
     pub(crate) ring: &'a Ring,

@@ -84,10 +84,10 @@ pub(crate) enum QueueMessage {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionSharing {
-    /// Several connections may be used: the drive is read-only, or a flush on one connection covers
-    /// the writes of all.
+    /// The connection may be one of several, because the drive is read-only or a flush on one
+    /// connection covers the writes of all.
     WithOthers,
-    /// Only one connection may be used, because the export has no `multi-conn`.
+    /// The connection must be the only one, because the export has no `multi-conn`.
     Alone,
 }
 
@@ -109,7 +109,8 @@ struct SiblingState {
     /// Number of the current connection generation (connections made after the same loss). Only its
     /// connections count in `up`.
     generation: u32,
-    /// True if the open connection does not allow a second one.
+    /// True if the open connection must remain the only one, because the export has no
+    /// `multi-conn`.
     is_sole: bool,
 }
 
@@ -187,8 +188,8 @@ impl SiblingQueues {
         }
         state.generation = generation;
         state.queues.iter_mut().for_each(|queue| queue.up = 0);
-        // Relaxed here and below: a thread that reads an old value is woken afterwards and reads
-        // again.
+        // Relaxed here and below: a thread that reads an old value is woken after the change, and
+        // then reads the value again.
         self.up.store(0, Ordering::Relaxed);
         state.queues.iter().for_each(QueueState::wake);
     }
@@ -260,8 +261,9 @@ impl SiblingQueues {
         self.pending.load(Ordering::Relaxed) > 0
     }
 
-    /// Forwards requests of a queue without a connection to queues that have one, until the
-    /// callback `next` returns `None`. `next` gets the `RequestOrigin::id` for its request.
+    /// Forwards requests of a queue without a connection to the queues that have one: all requests
+    /// that the callback `next` returns until it returns `None`. The argument of `next` is the
+    /// `RequestOrigin::id` for its request.
     pub(crate) fn forward(&self, mut next: impl FnMut(u64) -> Option<ForwardedRequest>) {
         let mut state = lock_unpoisoned(&self.state);
         while let Some(forwarded) = next(state.last_id + 1) {
@@ -304,9 +306,9 @@ impl SiblingQueues {
         queues.for_each(|(queue, _)| queue.wake());
     }
 
-    /// Handles the timeout of a request that its queue forwarded, because the queue has no
-    /// connection. Returns the request if no other queue has taken it yet. Otherwise sends
-    /// [`QueueMessage::Expired`] to all queues.
+    /// Handles the timeout of a forwarded request. Returns the request if no queue has taken it
+    /// yet. Otherwise sends [`QueueMessage::Expired`] to all queues, so that the queue that has
+    /// taken the request gets the message.
     pub(crate) fn expire(&self, id: u64) -> Option<ForwardedRequest> {
         let mut state = lock_unpoisoned(&self.state);
         if let Some(at) = state.pending.iter().position(|one| one.origin.id == id) {

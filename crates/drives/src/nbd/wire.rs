@@ -156,8 +156,8 @@ impl CancellableSocket {
             };
             self.set_timeout(Some(slice.min(LOOK)))?;
             match attempt(&self.socket) {
-                // The call was interrupted, or has waited for its `slice` of the time limit, at
-                // most for `LOOK`. The loop checks the limit again.
+                // The call was interrupted, or timed out after the shorter of `slice` (a part of
+                // the time limit) and `LOOK`. The loop checks the time limit and `cancel` again.
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 done => return Ok(done?),
             }

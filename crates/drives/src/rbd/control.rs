@@ -26,22 +26,22 @@ pub(crate) const UNWATCHED_PERIOD: Duration = Duration::from_secs(2);
 /// Interval between two checks of an image with a watch. librbd reports changes of such an image,
 /// but the watch may be lost.
 const WATCHED_PERIOD: Duration = Duration::from_secs(10);
-/// Maximum time for which this drive's check of an image holds up the client that has changed it.
+/// Maximum time that a client that has changed the image waits for this drive's check of it.
 const UPDATE_PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum time that the closing of all drives together waits for clusters that do not answer.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
 /// Feature bit `RBD_FEATURE_EXCLUSIVE_LOCK`.
 pub(super) const EXCLUSIVE_LOCK: u64 = 1 << 2;
 
-/// Rest of [`CLOSE_PATIENCE`] for the drives that are still to be closed; reset once a cluster has
-/// answered.
+/// Maximum time of the next [`wait_for_end`]: [`CLOSE_PATIENCE`], or zero if the last one ended
+/// without an answer of the cluster.
 static PATIENCE: Mutex<Duration> = Mutex::new(CLOSE_PATIENCE);
 
 /// Byte ranges with data, in order; `None` if unknown.
 pub(super) type Data = Option<Vec<Range<u64>>>;
 
-/// Work for the control thread, which passes its reference to the drive's state. Replacing that by
-/// `Weak::new` ends the checks of the image.
+/// Work for the control thread. The argument is the thread's reference to the drive's state. Work
+/// that replaces this reference by `Weak::new` ends the checks of the image.
 pub(super) type ControlOrder = Box<dyn FnOnce(&mut Weak<RbdState>) + Send>;
 
 /// Sends an order to a control thread and returns the receiver of its answer. If the control thread
@@ -101,8 +101,8 @@ pub(super) fn wait_for_end(ended: &Receiver<()>) {
     let patience = || lock_unpoisoned(&PATIENCE);
     let mut limit = Deadline::<Native>::after(*patience());
     let has_ended = limit.receive(ended).is_some();
-    // If the receiver `ended` fails before the time is up, the control thread has ended already.
-    // Only a wait that used up its time means that the cluster does not answer.
+    // If `ended` reports an error before the time is up, the control thread has already ended. So
+    // the cluster counts as silent only if the wait has used up its time.
     *patience() = match !has_ended && limit.is_over() {
         true => Duration::ZERO,
         false => CLOSE_PATIENCE,
@@ -210,7 +210,7 @@ impl RbdState {
 
     fn shrink(&self, size_bytes: u64) {
         let before = self.size_bytes();
-        // The size limit is at least 1 byte, because a limit of 0 marks a failed drive.
+        // The new size limit is at least 1 byte, because a limit of 0 bytes marks a failed drive.
         if size_bytes < before && self.limit(size_bytes.max(1)) {
             let (before, now) = (size_text(before), size_text(size_bytes));
             self.say(&format!(

@@ -278,7 +278,7 @@ fn lock(
             return Err(config.error(ErrorKind::Busy, why));
         }
         stage.set(why);
-        // A cancellation ends the sleep early. The following `check` then returns the error.
+        // A cancellation ends the sleep early; `cancel.check` then returns the error.
         let _ = config.cancel.sleep(PAUSE);
         config.cancel.check(&config.image)?;
     }

@@ -64,8 +64,8 @@ struct CompletionSlot {
 unsafe extern "C" fn completed(completion: Handle, slot: *mut c_void) {
     // SAFETY: the queue keeps its slots until every completion was taken, which is after `push`.
     let CompletionSlot { functions, inbox, tag } = unsafe { &*slot.cast::<CompletionSlot>() };
-    // `inbox` and `tag` are copied out of the slot: the I/O thread may drop its queue, and so free
-    // the slot, once it has found the result in the inbox.
+    // Copies `inbox` and `tag` out of the slot: once the result is in the inbox, the I/O thread may
+    // drop the queue, which frees the slot.
     let (inbox, tag) = (Arc::clone(inbox), *tag);
     // SAFETY: librbd's own completion, given back once.
     let result = unsafe {
@@ -189,7 +189,8 @@ impl RbdFlight {
             // EINVAL: the request lies inside the size that the image had when it was opened, so
             // the image has shrunk.
             libc::EINVAL if self.op != Op::Flush => behind_the_end(self.op),
-            // A refused read does not show that writes are refused, so `ReadOnly` would be wrong.
+            // A refused read does not mean that the drive is read-only, so the status is an I/O
+            // error.
             libc::EPERM | libc::EACCES if !self.op.is_write() => Status::IoError,
             libc::EACCES => Status::ReadOnly,
             _ => Status::from_errno(errno),

@@ -41,13 +41,13 @@ use super::tls::TlsSession;
 use crate::GroupMembership;
 use millrace_nbd::{Errno, Handshake, Reply, Request, RequestLimits, Session, TlsMode};
 
-/// Number of unread reply bytes above which the next receive is delayed until the client has read
-/// most replies. One receive then takes several requests. client_timers.rs limits the delay,
-/// because a client may have to send before it reads.
+/// Number of unread reply bytes from which the server delays its next receive until the client has
+/// read most replies. Requests accumulate during the delay, so that one receive takes several.
+/// client_timers.rs limits the delay, because a client may have to send before it reads.
 const BACKLOG_BYTES: usize = 32 * 1024;
-/// Number of unread replies below which the server never delays its next receive. A client with few
-/// replies outstanding may read each long reply before it sends its next request, so a delay would
-/// collect no further requests.
+/// Minimum number of unread replies for which the server delays its next receive. A client with
+/// fewer unread replies may send its next request only after it has read one, so no requests would
+/// accumulate during a delay.
 const BACKLOG_REPLIES: u32 = 8;
 /// Number of bytes of reads after which a connection starts no more reads in an iteration of the
 /// event loop. Read data are then still in the CPU cache when they are sent.
@@ -194,13 +194,14 @@ pub(crate) struct ClientHistory {
     pub(crate) number: u16,
     pub(crate) holes: HoleSearch,
     pub(crate) progress: Progress,
-    /// Time, in nanoseconds, since which the server takes no requests of the client; 0 while the
+    /// Time, in nanoseconds, at which the server stopped taking requests of the client; 0 while the
     /// server takes requests.
     pub(crate) stopped_ns: u64,
     /// True if the I/O thread will check the connection before the next iteration of its event
     /// loop.
     pub(crate) touched: bool,
-    /// True if a timer checks for a disconnect, because no send or receive is outstanding.
+    /// True if a timer checks the socket for a disconnect, because no send or receive is
+    /// outstanding whose completion would report the disconnect.
     pub(crate) unwatched: bool,
     pub(crate) connected_ns: u64,
     pub(crate) requests: u64,

@@ -274,8 +274,8 @@ impl WorkerContext {
             end - sector,
             most,
         );
-        // The extents begin with a whole sector. The bytes of that sector before an unaligned
-        // request are subtracted from the first extent.
+        // The first extent begins at a sector boundary, but the request may begin inside that
+        // sector. The bytes before the request are subtracted from the first extent's length.
         let mut before = request.offset & 511;
         let extents = extents.into_iter().map(|extent| Extent {
             len: (extent.nr_sectors << 9) - std::mem::take(&mut before),

@@ -51,7 +51,7 @@ impl Zeroes {
     pub(crate) fn bio(&self, op: Op, sector: Sector, len_bytes: u32) -> Bio {
         assert!(len_bytes as usize <= ZERO_AREA_BYTES);
         // SAFETY: the mapping outlives every channel of the server.
-        // No drive of the volume touches payload, so nothing writes to the shared area of zeroes.
+        // Only volumes whose drives never touch payload get this bio, so the area stays zero.
         unsafe { Bio::foreign(op, sector, self.start(), len_bytes) }
     }
 }
@@ -86,7 +86,7 @@ impl PoolBuffer {
     pub(crate) fn bio_at(&self, offset: usize, op: Op, sector: Sector, len_bytes: u32) -> Bio {
         assert!(offset + len_bytes as usize <= self.len());
         // SAFETY: the offset is inside the buffer, which the ticket keeps until the bio completes.
-        // A thread that ends with requests in flight leaks its pool, so the buffer stays mapped.
+        // If the thread ends with the bio in flight, it leaks its pool, so the buffer stays mapped.
         unsafe { Bio::foreign(op, sector, self.start().add(offset), len_bytes) }
     }
 }
@@ -105,7 +105,7 @@ pub(crate) struct BufferPool {
     /// One arena for each size class, so that long buffers leave memory for short ones.
     arenas: [BufferArena<RegionNote>; SIZE_CLASSES],
     idle_bytes_max: usize,
-    /// Minimum, since the last `give_back_unneeded`, of the mapped memory not in use, in bytes.
+    /// Smallest amount of mapped but unused memory, in bytes, since the last `give_back_unneeded`.
     idle_bytes_least: usize,
     pub(crate) thread: usize,
 }
@@ -282,7 +282,8 @@ fn lend(handle: &Handle, region: &Region) -> Option<(*mut u8, usize)> {
         return Some((start, len));
     }
     // The region is not registered: there is no io_uring, the ring's table is full, or the kernel
-    // refused. It is taken back, so that no drive on this ring reports a refusal as its own.
+    // refused. Taking the region back discards the refusal. Otherwise a drive on this ring would
+    // report it as a failure to register the drive's own memory.
     // SAFETY: no operation uses the new region.
     unsafe { handle.take_back(start, len) };
     None
@@ -290,8 +291,9 @@ fn lend(handle: &Handle, region: &Region) -> Option<(*mut u8, usize)> {
 
 impl Drop for BufferPool {
     fn drop(&mut self) {
-        // A pool with requests in flight is leaked, not dropped. So no drive uses this pool's
-        // memory now, and the budget counts all of it by size class, none of it as stuck.
+        // A pool with requests in flight is leaked and never dropped, so no drive uses this pool's
+        // memory now. The budget therefore counts all its regions under their size class, none as
+        // stuck.
         let arenas = self.arenas.iter().enumerate();
         arenas.for_each(|(class, arena)| self.budget.unmap(class, arena.mapped_bytes()));
     }

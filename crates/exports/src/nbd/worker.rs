@@ -410,8 +410,8 @@ impl Worker {
     }
 
     pub(crate) fn ring_others(&self) {
-        // The thread also notifies itself with `note_change`: its own connections may wait for
-        // memory that was freed.
+        // `note_change` also makes this thread run another loop iteration, because its own
+        // connections may wait for memory that was freed.
         self.shared.note_change();
         let others = self.shared.mailboxes.iter().enumerate();
         others.filter(|(thread, _)| *thread != self.number).for_each(|(_, mailbox)| mailbox.ring());
@@ -439,8 +439,9 @@ impl Worker {
             }
             conn.touch(&mut self.core.touched);
         }
-        // Requests whose next bio was rejected at once are in `submitter.done` already. The
-        // caller's loop answers them, because each submission makes it poll once more.
+        // `submitter.done` already contains requests whose next bio was rejected at once. The loop
+        // in `turn` answers these requests in its next pass, which follows each call of `submit`,
+        // even if the bio was rejected.
         done.append(&mut self.core.submitter.done);
         self.core.submitter.done = done;
     }

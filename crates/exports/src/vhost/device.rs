@@ -180,8 +180,9 @@ impl Device {
         let mut reminder = Some(Deadline::<Native>::after(REMINDER_AFTER));
         loop {
             let stops = self.export.common.stop.is_given();
-            // I/O threads that have ended after a stop never answer. Waiting for each of hundreds
-            // of queues would take too long, so only answers that have arrived are taken.
+            // After a stop, I/O threads that have ended never answer. Waiting for an answer about
+            // each of hundreds of queues would take too long, so only answers that have already
+            // arrived are taken.
             let wait = if stops { Duration::ZERO } else { Duration::from_millis(100) };
             match answer.recv_timeout(wait) {
                 Ok(answer) => return Some(answer),

@@ -94,8 +94,8 @@ impl ExportContext {
 }
 
 struct IdleState {
-    /// Statistics of adaptive polling. Waits after answers were published, to which guests react,
-    /// are recorded at index 1; all other waits are recorded at index 0.
+    /// Statistics of adaptive polling. Index 1 is for waits after the thread has published answers,
+    /// to which guests may react with new requests. Index 0 is for all other waits.
     polling: [Polling; 2],
     share: CpuShare,
     answered: bool,
@@ -236,9 +236,9 @@ impl IoThread {
 
     #[inline]
     fn take(&mut self) -> u32 {
-        // Early answers are of no use if drives do not complete requests at once, or if the guest
-        // runs only while this thread sleeps. A queue may then fill its whole share of the channel
-        // in one iteration.
+        // Small batches (`AT_ONCE`) give the guest its answers early. Early answers are of no use
+        // if drives do not complete requests at once, or if the guest runs only while this thread
+        // sleeps. A queue may then fill its whole share of the channel in one iteration.
         let count = self.queues.len().max(1);
         let whole = self.turns || self.idle.share.is_shared();
         let most = if whole { (CHANNEL_DEPTH / count as u32).max(AT_ONCE) } else { AT_ONCE };
@@ -295,13 +295,13 @@ impl IoThread {
         let measured = self.pace.is_on && submitted > 0;
         let before = if measured { self.ctx.reactor().counters().system_calls } else { 0 };
         let start_ns = if measured { Native::now() } else { 0 };
-        // Completions that the ring delivers wait in the drives' queues until the channel is
-        // polled.
+        // The reactor passes completions to the drives' queues, where they stay until `poll` takes
+        // them.
         let delivered = self.reactor.turn(Wait::No).map_err(failed)?;
         if measured && self.ctx.reactor().counters().system_calls > before {
-            // The fixed cost of a submission is estimated as the average time per request. The time
-            // of the whole call would be too long an estimate, because most of it is spent on
-            // individual requests.
+            // The fixed cost of a submission is estimated as the time of the call divided by the
+            // number of requests. The time of the whole call would be too high, because most of it
+            // grows with the number of requests.
             let cost_ns = (Native::now() - start_ns) / u64::from(submitted);
             self.pace.pace.submitted(cost_ns, submitted);
         }
@@ -364,7 +364,7 @@ impl IoThread {
         self.hits = hits;
         for served in self.queues.iter_mut().flatten() {
             // Guest memory that the frontend has truncated reads as zeroes, so the ring may look
-            // broken. The truncation is reported instead.
+            // broken. The reported error must be the truncation, not a broken ring.
             if !served.reported
                 && let Some(why) = served.queue.damage()
             {

@@ -1,8 +1,9 @@
 //! `LocalDevice`: a vhost device whose guest is the calling thread.
 //!
 //! The caller acts as the guest's driver and calls [`LocalDevice::round`] instead of sending a
-//! kick, so that device and driver alternate. `LocalDevice` runs the same code that serves guests.
-//! Tests use it, and `millrace-lab bench --virtqueue` measures the cost of the device with it.
+//! kick. Each call runs one iteration of the device's loop on the calling thread. `LocalDevice`
+//! runs the same code that serves guests. Tests use it, and `millrace-lab bench --virtqueue`
+//! measures the cost of the device with it.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

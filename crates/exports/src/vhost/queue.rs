@@ -213,8 +213,8 @@ impl Queue {
         let (mut count, mut has_room) = (0, true);
         let waiting = self.available();
         if let Some(WaitingBio { bio, since_ns }) = self.held.take() {
-            // The waiting time counts as back pressure on the group, once for each request that the
-            // bio delays.
+            // The bio's waiting time counts as back pressure on its group: once for the bio, and
+            // once for each request that waits behind it.
             let ns = Native::now().saturating_sub(since_ns);
             channel.count_back_pressure(self.flags.group, ns * u64::from(waiting));
             has_room = self.submit(bio, channel);

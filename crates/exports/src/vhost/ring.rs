@@ -54,8 +54,8 @@ pub struct DescriptorChain {
     pub readable: usize,
     /// True if the chain has a buffer of length 0, which is not allowed.
     pub has_empty: bool,
-    /// True if there were more than [`PARTS_MAX`] segments. Then only the last segment is kept, and
-    /// only if it is writable.
+    /// True if there were more than [`PARTS_MAX`] segments. Only the last segment is then kept, for
+    /// the status byte, and only if it is writable.
     pub is_long: bool,
 }
 
@@ -91,8 +91,8 @@ impl RingAreas {
     #[inline]
     fn cell(area: *mut u8, index: usize) -> &'static AtomicU16 {
         // SAFETY: the word is inside its area, which is aligned and mapped (see `SplitRing::new`).
-        // No caller keeps the returned `'static` reference beyond its statement, during which the
-        // area stays mapped.
+        // Callers use the `'static` reference within one statement only, during which the area
+        // stays mapped.
         unsafe { AtomicU16::from_ptr(area.cast::<u16>().add(index)) }
     }
 

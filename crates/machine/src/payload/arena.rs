@@ -21,7 +21,8 @@ use super::{BUFFER_BYTES_MIN, REGION_BYTES};
 const LONGEST: u8 = 13;
 /// Number of orders, that is, of buffer sizes.
 pub const ORDERS: usize = LONGEST as usize + 2;
-/// Additional bytes of the largest buffer, for a request of 32 MiB that begins inside a block.
+/// Additional bytes of the largest buffer, so that it holds all blocks of a request of 32 MiB that
+/// does not begin at a block boundary.
 const EDGES_BYTES: usize = 256 << 10;
 
 /// A buffer of an arena.

@@ -13,7 +13,7 @@ use super::{BUFFER_BYTES_MIN, REGION_BYTES};
 /// Order of a whole region: a block of order n has 4 KiB times 2 to the n.
 pub(super) const WHOLE: u8 = (REGION_BYTES / BUFFER_BYTES_MIN).trailing_zeros() as u8;
 const WORDS: usize = (2 << WHOLE) / 64;
-/// Mask of every other bit. These bits belong to the left blocks of buddy pairs.
+/// Mask of the even bits, which belong to the left blocks of buddy pairs.
 const LEFT: u64 = 0x5555_5555_5555_5555;
 
 #[derive(Debug, Clone)]

@@ -309,8 +309,8 @@ impl ServeConfig {
     pub fn validate(&self) -> Result<(), StartError> {
         let volumes: HashSet<&str> = self.volumes.iter().map(|one| one.name.as_str()).collect();
         let groups: HashSet<&str> = self.groups.iter().map(|one| one.name.as_str()).collect();
-        // Maps a group's name and the setting `group_each` to the first export that has both. All
-        // exports of a group must have the same `group_each`.
+        // Maps each pair of a group's name and a value of `group_each` to the first export with
+        // that pair. All exports of a group must have the same `group_each`.
         let mut first_of = HashMap::new();
         for export in &self.exports {
             first_of.entry((export.group_name(), export.group_each)).or_insert(export);

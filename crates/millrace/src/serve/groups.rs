@@ -69,8 +69,8 @@ impl ServedGroups {
         self.groups.close(group)
     }
 
-    /// Closes child groups whose client has left, below parent groups that have child groups in
-    /// `self`, but not in `now`, the state after a reload.
+    /// After a reload with the result `now`, closes the groups of clients that have left, if their
+    /// parent group no longer has a group for each client.
     pub(super) fn close_left(&self, now: &ServedGroups) {
         for seats in self.seats.iter().filter(|seats| now.seats_of(seats.group()).is_none()) {
             let left = self.children(seats.group()).filter(|child| seats.is_left(*child));

@@ -420,7 +420,8 @@ impl Server {
             if self.servers.nbd.as_ref().is_some_and(|one| one.is_used_on_demand(&key)) {
                 return Ok(key);
             }
-            // The export has no clients. Close it, because another file may now have its name.
+            // The file open under this name has no clients. Close it, because the name may refer to
+            // another file now.
             let open = self.opened.volume(&key).map_err(|error| error.to_string())?;
             flush_and_wait(open, self.reactor())?;
             self.remove_file(&key, &mut changes.failures);

@@ -191,8 +191,8 @@ impl ClientHandshake {
                     return Ok((used, ClientProgress::StartTls));
                 }
                 ClientState::Securing => {
-                    // The server must not send anything before TLS; an attacker may have inserted
-                    // these bytes.
+                    // A server that has agreed to TLS must send nothing in plaintext, so these
+                    // bytes may come from an attacker.
                     let what = "number of bytes that the server sent before TLS started";
                     return Err(ProtocolError::BadField { what, value: rest.len() as u64 });
                 }

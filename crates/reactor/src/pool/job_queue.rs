@@ -25,7 +25,7 @@ struct JobLane {
     /// True if the lane (a drive's job queue) is closed. The lane is freed after its last job.
     retired: bool,
     reserved: bool,
-    /// Time, in nanoseconds, at which the drive's jobs began to wait without a running job.
+    /// Time, in nanoseconds, since which the drive has had waiting jobs but no running one.
     starved_since_ns: u64,
     listed: Option<LaneTurn>,
 }

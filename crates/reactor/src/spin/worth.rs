@@ -17,11 +17,11 @@ const WINDOW_WAITS: u32 = 32;
 /// Number of measuring windows (intervals of time) in a trial. Windows with spins and without spins
 /// alternate; two successive windows form a pair.
 const TRIAL: u32 = 12;
-/// Number of window pairs, of the six in a trial, that spinning must win for the thread to spin: 5
-/// if the thread did not spin before the trial, 4 if it did.
+/// Number of window pairs, out of the six in a trial, that spinning must win so that the thread
+/// spins afterwards: 5 if the thread did not spin before the trial, 4 if it did.
 const WINS: [u32; 2] = [5, 4];
-/// Number of measuring windows until spinning is compared with sleeping again. If the byte rate
-/// doubles or halves meanwhile, at most `HOLD_CHANGED` windows remain.
+/// Number of measuring windows from one trial to the next. If the byte rate doubles or halves in
+/// between, the next trial begins after at most `HOLD_CHANGED` more windows.
 const HOLD: u32 = 256;
 const HOLD_CHANGED: u32 = 16;
 /// Minimum ratio of the byte rate with spins to the byte rate without: 9 / 8.

@@ -189,9 +189,9 @@ pub(super) struct DropCounts {
 }
 
 impl DropCounts {
-    /// Takes the number of events that a thread's ring dropped. Returns how many to report now: at
-    /// most the unreported drops of this recording, because `events` may include drops from before
-    /// its start.
+    /// Takes the number of events that a thread's ring dropped, and returns the number to report.
+    /// `events` may include drops from before this recording, so the result is limited to the
+    /// recording's drops that are not reported yet.
     pub(super) fn take(&mut self, events: u32) -> u32 {
         let events = u64::from(events).min(self.all - self.told);
         self.told += events;

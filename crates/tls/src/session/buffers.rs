@@ -21,8 +21,8 @@ pub(super) struct IncomingBuffer {
     end: usize,
     /// End of the bytes that were passed to rustls.
     shown: usize,
-    /// Offset in `buffer` of the first TLS record whose header was not read yet. Lies beyond `end`
-    /// while an earlier record is incomplete.
+    /// Offset in `buffer` of the first TLS record whose header was not read yet. If the record
+    /// before it is incomplete, the offset is greater than `end`.
     next: usize,
 }
 

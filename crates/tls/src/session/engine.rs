@@ -64,7 +64,7 @@ impl TurnResult {
 
 pub(super) enum WriteAction<'a> {
     Nothing,
-    /// Encrypt the bytes of the first slice as a record into the second.
+    /// Encrypt the plaintext in the first slice, and write the record to the second slice.
     Record(&'a [u8], &'a mut [u8]),
     Close,
 }

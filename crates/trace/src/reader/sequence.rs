@@ -12,7 +12,7 @@ use crate::file::TraceRecord;
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct SequenceGaps {
-    /// Last sequence number, and its distance from the first one.
+    /// Sequence number of the last event, and its distance from that of the first event.
     last: Option<(u32, i64)>,
     first: i64,
     highest: i64,
@@ -20,7 +20,8 @@ pub(super) struct SequenceGaps {
 }
 
 impl SequenceGaps {
-    /// Records an event's number. Returns by how much the count of missing numbers changed.
+    /// Records an event's sequence number. Returns the change in the count of missing numbers,
+    /// which is negative if a late event fills a gap.
     pub(super) fn note(&mut self, item: &TraceRecord) -> i64 {
         let number = item.record.sequence;
         let Some((last, at)) = self.last else {

@@ -28,8 +28,8 @@ impl IoTally {
         self.rest = self.rest.wrapping_add(u64::from(bytes & 1_023));
     }
 
-    /// Subtracts the bytes of an I/O from the total length. The number of I/Os stays, as in
-    /// blkparse's count of issued requests.
+    /// Subtracts the bytes of an I/O from the total length. Leaves the number of I/Os unchanged, as
+    /// blkparse does for issued requests.
     fn take(&mut self, bytes: u32) {
         self.kib = self.kib.wrapping_sub(u64::from(bytes >> 10));
         self.rest = self.rest.wrapping_sub(u64::from(bytes & 1_023));

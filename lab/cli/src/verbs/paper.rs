@@ -62,8 +62,8 @@ impl PaperSelection {
         PaperSelection { paper, parts: paper.parts.to_vec() }
     }
 
-    /// Adds the parts of the paper's page (such as `fig4`) that `other` selects. Returns false if
-    /// `other` is about another paper.
+    /// Adds the parts of the paper's page (such as `fig4`) that `other` selects. Returns false, and
+    /// adds nothing, if `other` is about another paper.
     fn takes(&mut self, other: &PaperSelection) -> bool {
         let is_same = self.paper.name == other.paper.name;
         if is_same {
@@ -94,9 +94,9 @@ impl PaperSelection {
         );
     }
 
-    /// Returns the file name of the HTML page for the selected parts. A page with only some parts
-    /// of the paper, or of a run with `--without MECHANISM`, has a name of its own. So the page
-    /// does not replace the complete page.
+    /// Returns the file name of the HTML page for the selected parts. If only some parts are
+    /// selected, or `--without` is given, the name differs from that of the complete page, which
+    /// must not be replaced.
     fn file(&self, without: &[Mechanism]) -> PathBuf {
         let mut name = vec![self.paper.name];
         if self.parts.len() < self.paper.parts.len() {

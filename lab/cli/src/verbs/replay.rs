@@ -82,8 +82,8 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     Ok(if ended == ExitCode::SUCCESS { damage.exit_code() } else { ended })
 }
 
-/// Prints the report and returns the exit code. `said` has two lists for the JSON report: notes on
-/// the trace, and damage found in the trace.
+/// Prints the report and returns the exit code. `said` has the notes on the trace, and the damage
+/// found in the trace, for the JSON report.
 fn finish(
     args: &ReplayArgs,
     head: &table::Head,

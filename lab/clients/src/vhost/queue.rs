@@ -55,8 +55,8 @@ pub struct Queue {
     notify: Notify,
     number: u16,
     counters: Counters,
-    /// Number of completions so far. `checked` has the value and the time of the last check that
-    /// found new completions.
+    /// Number of completions so far. `checked` has this number and the time, as of the last check
+    /// that found new completions.
     completed: u64,
     checked: (u64, Option<Instant>),
     /// Number of calls of `wait` that found no completion.
@@ -130,8 +130,9 @@ impl Queue {
         }
     }
 
-    /// Waits for a completion: a polling queue for a limited number of polls, any other queue until
-    /// the server's interrupt. Callers repeat `wait` and `reap` in a loop, after [`Queue::kick`].
+    /// Waits for a completion. A polling queue gives up after a limited number of polls; any other
+    /// queue sleeps until the server's interrupt. Callers repeat `wait` and `reap` in a loop, after
+    /// [`Queue::kick`].
     ///
     /// # Errors
     /// Fails if the server closed the connection or completes nothing for 30 s.

@@ -74,7 +74,7 @@ pub struct DriverRing {
     /// sees.
     next_available: u16,
     published: u16,
-    /// Entries of the available ring before this index need no kick any more.
+    /// For entries of the available ring before this index, the device was kicked or needs no kick.
     confirmed: u16,
     next_used: u16,
     in_flight: u16,
@@ -193,8 +193,8 @@ impl DriverRing {
         // descriptors, headers and entries.
         self.word16(self.layout.available + 2).store(self.published.to_le(), Release);
         let batch = self.published.wrapping_sub(from);
-        // The device has seen the entries of completed requests, so only requests in flight can
-        // still need a kick.
+        // The device has seen the entries of completed requests. So at most as many entries as
+        // there are requests in flight can still need a kick.
         self.confirmed = self.published.wrapping_sub(self.unconfirmed());
         if batch >= self.in_flight / 2 || self.options.wait == Wait::Events {
             // The fence pairs with the device's barrier between its store of the available event
@@ -380,9 +380,9 @@ impl DriverRing {
         self.word64(at + 8).store(rest.to_le(), Relaxed);
     }
 
-    /// Requests no interrupts until the next `prepare_sleep`. With event indices, no interrupt
-    /// comes while the used event is behind the used index. The used event must be updated before
-    /// the index wraps.
+    /// Requests no interrupts until the next `prepare_sleep`. With event indices, the device sends
+    /// no interrupt while the used event is behind the used index. So the used event is updated now
+    /// and then, before the used index wraps and reaches it.
     #[inline(always)]
     fn keep_quiet(&mut self) {
         if self.armed {

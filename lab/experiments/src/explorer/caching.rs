@@ -32,8 +32,9 @@ impl Scenario {
             _ => true,
         });
         if self.has_owned() {
-            // Give each I/O thread a hardware queue of its own. A thread without one would use the
-            // queue of another thread, which may not be open yet when the cache opens its channels.
+            // Give each I/O thread a hardware queue of its own. Otherwise a thread would share the
+            // queue of another thread, which may not have opened the queue yet when the cache opens
+            // its channels.
             self.layer.hardware = SpreadSpec::Core;
             self.drives.iter_mut().for_each(|drive| drive.queues = 64);
         }

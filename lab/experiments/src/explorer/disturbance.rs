@@ -51,9 +51,9 @@ fn sleep_until(time_ns: u64) {
     }
 }
 
-/// Returns the longest time, in nanoseconds, to wait until a drive has no request in flight. If a
-/// request may never complete, the limit is at most `ABANDONED_NS`, so that the run ends before the
-/// simulator's own time limit.
+/// Returns the longest time, in nanoseconds, to wait until a drive has no request in flight. If
+/// some request may never complete, the wait is at most `ABANDONED_NS`, so that the run ends before
+/// the simulator's time limit.
 fn drain_bound_ns(state: &RunState) -> u64 {
     let bound_ns = state.scenario.bound_ns() + state.scenario.stall_ns();
     match lock_oracle(&state.oracle).may_keep_requests() {

@@ -100,7 +100,8 @@ impl DriverQueue<Simulated> for ModelQueue {
         let mut oracle = lock_oracle(&shared);
         let oracle = &mut *oracle;
         if !self.immediate && oracle.media[self.drive].is_busy() {
-            // A driver may return `DeviceBusy` only if one of its requests will still complete.
+            // `DeviceBusy` is retried only when a request of the queue completes. So return it only
+            // if some request will complete.
             let waits = self.inside.len() > self.given_up && oracle.media[self.drive].coin();
             return if waits { Dispatch::DeviceBusy } else { Dispatch::HostBusy };
         }

@@ -72,9 +72,8 @@ impl History {
         (0..).zip(&self.last).filter(|(_, last)| **last != NONE).map(|(sector, _)| sector).collect()
     }
 
-    /// Returns an error text if the sector cannot have the content `stamp`. Either no bio wrote
-    /// `stamp` to the sector, or an acknowledged change that `after` selects has overwritten
-    /// `stamp`.
+    /// Returns an error text if the sector cannot have the content `stamp`: no bio wrote `stamp` to
+    /// the sector, or one of the changes in `after` has overwritten it.
     pub(super) fn wrong(
         &self,
         bios: &[BioRecord],
@@ -104,10 +103,10 @@ impl History {
     }
 }
 
-/// Selects acknowledged changes. A sector must hold the data of these changes, or newer data.
+/// Acknowledged changes that a sector must not have lost: it must hold their data, or newer data.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum After {
-    /// All sector changes that were acknowledged before the event with this number.
+    /// Changes that were acknowledged before the event with this number.
     Event(u64),
     Bio(u32),
 }

@@ -48,8 +48,8 @@ pub(super) struct BioRecord {
     pub(super) status: Option<Status>,
     submitted_ns: u64,
     bound_ns: u64,
-    /// Longest time from the block layer's acceptance of the bio to its completion. `bound_ns`
-    /// limits the time from the submission until the acceptance.
+    /// Longest time from acceptance by the block layer to completion. Until the bio is accepted,
+    /// `bound_ns` also allows for stalls of drives that the bio does not touch.
     taken_bound_ns: u64,
     log_len: usize,
     expects: ExpectedStatus,
@@ -58,9 +58,9 @@ pub(super) struct BioRecord {
 #[derive(Debug, Clone, Copy, Default)]
 struct ExpectedStatus {
     /// Statuses with which the bio may fail, as a bit set: those of failed requests that may have
-    /// carried a part of the bio. With a page cache, all statuses.
+    /// contained a part of the bio. With a page cache, all if I/O to the bio's drives may fail.
     may: u32,
-    /// True if a failed request was certainly part of the bio.
+    /// True if a failed request definitely contained a part of the bio, so the bio must fail.
     must_fail: bool,
     must_time_out: bool,
     unsupported: bool,
@@ -101,7 +101,7 @@ struct FlushLog {
     sectors: Vec<u64>,
     /// The first `durable` entries of `sectors` are known to be durable.
     durable: usize,
-    /// Number of the event at which the newest acknowledged flush was submitted.
+    /// Event number of the submission of the newest flush that was acknowledged.
     flushed: u64,
 }
 
@@ -305,7 +305,8 @@ impl Oracle {
         };
         (bio.ended, bio.status) = (events, Some(status));
         if status == Status::TimedOut {
-            // A bio that timed out has no end: the drive may still execute requests of the bio.
+            // Leave the end of a timed-out bio open: the drive may still execute its requests
+            // later.
             bio.ended = u64::MAX;
         }
         let bio = bio.clone();
@@ -353,8 +354,8 @@ impl Oracle {
         }
     }
 
-    /// Checks every content that the sectors could have if the power failed now. The content of a
-    /// sector must come from an acknowledged change that `after` selects, or from a newer change.
+    /// Checks every content that the sectors could have if the power failed now. No sector may have
+    /// lost a change in `after`: it must hold the change's data, or newer data.
     fn check_power_cut(
         &mut self,
         name: &str,
@@ -414,9 +415,9 @@ impl Oracle {
         }
     }
 
-    /// Records a request that timed out. Returns false if the bios of the request do not end, but
-    /// wait until the drive completes the request: the submitters own the memory, which the drive
-    /// may still access.
+    /// Records a request that timed out. Returns false if its bios must wait until the drive
+    /// completes the request: the drive may still access their memory, which belongs to the
+    /// submitters.
     pub(super) fn given_up(&mut self, suspect: &FailedRequest<'_>) -> bool {
         let (touched, exact) = self.owners(suspect);
         let foreign = suspect.op.has_data();
@@ -431,8 +432,7 @@ impl Oracle {
         true
     }
 
-    /// Returns the bios that the request may belong to. The bool is true if the request certainly
-    /// belongs to each of these bios.
+    /// Returns the bios that may be part of the request, and true if all of them certainly are.
     fn owners(&self, suspect: &FailedRequest<'_>) -> (Vec<u32>, bool) {
         let touches = |id: &u32| {
             let bio = &self.bios[*id as usize];
@@ -453,7 +453,8 @@ impl Oracle {
             }
         };
         let touched: Vec<u32> = self.live.iter().copied().filter(touches).collect();
-        // A flush request may serve any number of the flushes in flight.
+        // One flush request may serve any number of the flushes in flight, so no bio is certainly
+        // part of the request.
         let alone = touched.len() == 1 && suspect.op != Op::Flush && !self.leftovers.strays;
         let exact = suspect.op.has_data() || alone;
         (touched, exact)

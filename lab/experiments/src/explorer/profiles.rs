@@ -63,9 +63,9 @@ impl Scenario {
         self.disturb(random, &[20, 100, 500], DisturbanceKind::Drop(0));
     }
 
-    /// Profile: drives that are often busy and complete requests at once. Most threads have only
-    /// one bio of two parts in flight. If the drive refuses a part, the thread retries only when
-    /// the drive wakes it. So a missing wake-up is noticed.
+    /// Profile: drives that are often busy and complete requests at once. Most threads have a
+    /// single bio in flight, split into two parts. If the drive refuses a part, the thread sleeps
+    /// until the drive wakes it, so a missing wake-up stops the thread and is noticed.
     fn be_busy(&mut self, random: &mut Random) {
         self.serving = ServingSpec::default();
         let ends = |what: DisturbanceKind| {

@@ -171,8 +171,8 @@ fn finish(state: &Arc<RunState>) {
     let keeps = lock_oracle(&state.oracle).may_keep_requests();
     let shut_down = |d: &super::scenario::Disturbance| d.what == DisturbanceKind::Shutdown;
     let leaves = state.scenario.disturbances.iter().any(shut_down);
-    // `sweep` completes requests that no thread polls any more. A page cache leaves no such
-    // requests: its channels serve the drives until the drives are idle.
+    // No thread polls any more for requests that timed out or belong to dropped channels; `sweep`
+    // completes them. A page cache leaves none: its channels serve the drives until these are idle.
     if used(state) && keeps && !leaves && state.scenario.cache.is_none() {
         sweep(state);
     }
@@ -235,8 +235,8 @@ fn sweep(state: &Arc<RunState>) {
     lock_oracle(&state.oracle).media.iter_mut().for_each(super::disk_image::DiskImage::calm);
     Simulated::charge(latest.max().unwrap_or(0) + 1_000);
     let disks = state.volume.disks();
-    // Remove the drives' schedulers. A scheduler could serve the reads that `sweep` submits before
-    // older requests.
+    // Remove the drives' schedulers: a scheduler could dispatch the reads that `sweep` submits
+    // before older requests.
     disks.iter().for_each(|disk| SchedulerSpec::None.set(disk));
     let map = lock_oracle(&state.oracle).map.clone();
     let first = |drive: usize| {
@@ -246,8 +246,8 @@ fn sweep(state: &Arc<RunState>) {
     let is_any = |drive: &usize| disks[*drive].kind() == QueueKind::AnyThread;
     let sectors: Vec<u64> = (0..disks.len()).filter(is_any).filter_map(first).collect();
     // Each round of reads also dispatches requests that a dropped channel left in software queues.
-    // Read at least twice, because a request that waits for a tag may be served late. Repeat while
-    // tags are in use; a leaked tag stays in use.
+    // Read at least twice, because a request that waits for a tag may be dispatched late. Repeat
+    // while tags are in use, but not forever, since a leaked tag never becomes free.
     let in_use = || disks.iter().any(|disk| disk.tags_in_use() > 0);
     for round in 0..SWEEPS_MAX {
         if sectors.is_empty() || round >= 2 && !in_use() {
@@ -264,8 +264,8 @@ fn sweep(state: &Arc<RunState>) {
 }
 
 fn read_each(state: &RunState, cpu: u32, sectors: &[u64], block_bytes: usize) {
-    // The thread opens no hardware queue of its own: any thread may run the queues of the drives
-    // that this function reads.
+    // Open no hardware queue for the thread: any thread may run the queues of the drives that are
+    // read.
     let thread = state.scenario.has_owned().then(|| IoThread {
         number: (state.scenario.channels.len() + cpu as usize) as u16,
         owner: u64::MAX - 1,

@@ -18,10 +18,11 @@ use super::scheduler_spec::SchedulerSpec;
 use super::serving::{ModeSpec, ServingSpec};
 
 /// Longest time, in nanoseconds, for which a hanging drive delays a write through the cache. The
-/// cache notices the hang after at most two seconds. Pages already sent take one more second.
+/// cache takes up to two seconds to notice the hang. Writes of pages already sent to the drive take
+/// one more second.
 const HELD_NS: u64 = 4_000_000_000;
-/// Longest delay of an I/O through the cache, in nanoseconds per page in flight, while pages whose
-/// writes failed take up almost the whole dirty limit. The cache retries them every 0.1 s.
+/// Longest delay of an I/O through the cache if writes to drives fail, in nanoseconds per page in
+/// flight. Pages whose writes failed may fill the dirty limit; the cache retries them every 0.1 s.
 const HELD_BY_FAILURES_NS: u64 = 200_000_000;
 /// Longest time, in nanoseconds, between two polls of a thread that waits for a tag.
 const LOOK_NS: u64 = 1_000_000;
@@ -184,8 +185,8 @@ pub struct FaultSpec {
     pub dead_us: Option<u32>,
     /// Time from the drive's death until the drive works again, in microseconds; 0 for never.
     pub dead_for_us: u32,
-    /// Time, in microseconds, after which the drive fails a single write: the next one, or the next
-    /// FUA write if the drive has FUA.
+    /// Time, in microseconds, from which the drive fails exactly one write: the next write, or the
+    /// next FUA write if the drive supports FUA.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub once_us: Option<u32>,
     /// Start and length of a stall, in which the drive completes nothing, in microseconds.
@@ -347,8 +348,8 @@ impl Scenario {
         serde_json::to_string(self).expect("plain data always serializes")
     }
 
-    /// Adds a disturbance at a random time on a random CPU. The latest possible time, in
-    /// microseconds, is picked at random from `until`.
+    /// Adds a disturbance on a random CPU, at a random time from 0 to a maximum in microseconds.
+    /// The maximum is picked at random from the list `until`.
     pub(super) fn disturb(&mut self, random: &mut Random, until: &[u32], what: DisturbanceKind) {
         let most = random.pick(until);
         let (at_us, cpu) = (random.within(0, most), random.within(0, self.machine.cpus() - 1));
@@ -480,8 +481,8 @@ impl Scenario {
         let late_ns = most(&|d| late(d.faults.slow, d.faults.slow_us));
         let stuck_ns = most(&|d| late(d.faults.stuck, d.faults.stuck_us));
         let busy_ns = most(&|d| u64::from(d.faults.busy) * 100);
-        // If several queues share tags, or requests are plugged, a freed tag does not always wake
-        // the thread that waits for it. The thread polls up to a millisecond later.
+        // If several queues share tags, or requests are plugged, a thread that waits for a tag may
+        // miss the wake-up when a tag is freed. The thread then polls up to a millisecond later.
         let shares = self.layer.shared_tags
             || self.layer.stack == StackSpec::Sq
             || self.drives.iter().any(|d| d.drive_tags)
@@ -493,8 +494,8 @@ impl Scenario {
             .iter()
             .map(|d| match d.what {
                 DisturbanceKind::Freeze(_, us) | DisturbanceKind::Quiesce(_, us) => u64::from(us),
-                // A switch of the serving mode drains the drives, and then waits until every thread
-                // has polled.
+                // A serving mode switch waits until the drives have no requests in flight, and then
+                // until every thread has polled.
                 DisturbanceKind::Switch(_) => 2_000,
                 DisturbanceKind::Schedule(_, order) => order.longest_us(),
                 _ => 0,
@@ -517,7 +518,7 @@ impl Scenario {
             Some(_) if fails => HELD_NS + HELD_BY_FAILURES_NS * pages.sum::<u64>(),
             Some(_) => HELD_NS,
         };
-        // A scheduler may serve all other bios before this I/O, even later ones.
+        // A scheduler may dispatch all other bios first, even bios that were submitted later.
         let passes = if self.is_scheduled() { 12 } else { 3 };
         // If a drive has a volatile cache and no FUA, the block layer adds flushes to writes with
         // FUA or PREFLUSH.
@@ -559,7 +560,7 @@ impl Scenario {
         };
         let parts: u64 =
             self.channels.iter().map(|c| u64::from(c.depth.min(c.ios)) * parts_max(c)).sum();
-        // Each 4 KiB page of the cache may be written by a request of its own.
+        // The cache may write each of its 4 KiB pages with a separate request.
         parts + self.cache.map_or(0, |cache| u64::from(cache.size_kib / 4))
     }
 }

@@ -20,7 +20,7 @@ pub enum ModeSpec {
     Inline,
     /// A worker thread serves each drive.
     PerDrive,
-    /// All drives of the volume share a single list of bios.
+    /// All drives share one list of waiting bios for the whole volume.
     PerVolume,
     /// The submitting thread or workers serve the drives, depending on the load.
     Auto,

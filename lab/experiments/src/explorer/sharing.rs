@@ -136,8 +136,8 @@ impl Scenario {
         }
     }
 
-    /// Returns the longest delay of an I/O by group limits and priorities, in nanoseconds. At most
-    /// `waiting` I/Os wait at a time.
+    /// Returns the longest time, in nanoseconds, for which group limits and priorities may delay an
+    /// I/O if up to `waiting` I/Os wait at the same time.
     pub(super) fn groups_hold_ns(&self, waiting: u64) -> u64 {
         let changes = self.disturbances.iter().filter_map(|disturbance| match disturbance.what {
             DisturbanceKind::Regroup(_, spec) => Some(spec),
@@ -145,12 +145,13 @@ impl Scenario {
         });
         let specs = || self.groups.iter().copied().chain(changes.clone());
         let slowest = specs().map(|spec| spec.iops).filter(|iops| *iops > 0).min();
-        // An I/O may wait for the limits of its group and of the parent group, and again for both
-        // after each change of settings.
+        // An I/O may wait for its group's limit and for the parent group's limit. After each change
+        // of group settings, the I/O may have to wait for both again.
         let times = 2 * (1 + changes.clone().count() as u64);
         let limits_ns =
             slowest.map_or(0, |iops| times * (waiting + 1) * 1_000_000_000 / u64::from(iops));
-        // The scheduler serves a group of idle priority at least once every 100 ms.
+        // The scheduler serves groups of idle priority at least every 100 ms. Allow 120 ms for each
+        // I/O.
         let idle_ns = if specs().any(|spec| spec.priority > 1) { 120_000_000 * waiting } else { 0 };
         limits_ns + idle_ns + if self.groups.is_empty() { 0 } else { 50_000_000 }
     }

@@ -247,8 +247,8 @@ impl Submitter {
             lock_oracle(&self.state.oracle).accept(id, now_ns);
             return true;
         };
-        // The block layer may reject a bio if more requests wait for a drive than `pressure_high`,
-        // or if too many bios of the group wait.
+        // Bios may be rejected if more than `pressure_high` requests wait for a drive, or if too
+        // many bios of their group wait.
         let may_be_full =
             !self.state.scenario.serving.is_inline() || !self.state.scenario.groups.is_empty();
         if refused.reason == Reject::Full && may_be_full && !waits {

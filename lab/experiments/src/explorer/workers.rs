@@ -24,8 +24,8 @@ const FIRST_OWNER: u64 = 1 << 32;
 
 pub(super) struct WorkerHandle {
     cpu: u32,
-    /// Command to the worker: 0 to serve, 1 to end, and n > 1 to end and to start again n - 1
-    /// microseconds later.
+    /// Command to the worker. 0: serve; 1: end; n > 1: end, and start again n - 1 microseconds
+    /// later.
     leave: SimWord,
     over: SimWord,
     bell: SimDoorbell,

@@ -186,8 +186,8 @@ impl Workload {
         }
         record.foreign = true;
         let foreign = OwnedPieces { buffer, list };
-        // SAFETY: the submitter keeps the buffer and the list of segments until the bio completes
-        // or, if its channel was dropped, until the run ends.
+        // SAFETY: the submitter keeps the buffer and the list of segments until the bio completes.
+        // If the channel is dropped, both are kept until the run ends.
         let bio =
             unsafe { Bio::foreign_vectored(record.op, record.sector, &raw const *foreign.list) };
         PreparedBio { bio, record, foreign: Some(foreign) }

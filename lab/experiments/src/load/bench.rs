@@ -108,8 +108,9 @@ impl RowState {
         }
     }
 
-    /// Waits until all threads are set up. The last thread records the start time: jobs may do many
-    /// I/Os before the measuring thread runs again.
+    /// Waits until all threads are set up. The last thread to arrive records the start time. The
+    /// measuring thread would record it too late: jobs may do many I/Os before that thread runs
+    /// again.
     pub(crate) fn ready(&self) {
         if self.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.began.get_or_init(|| (Instant::now(), process_cpu_ns()));

@@ -125,7 +125,7 @@ impl Target {
     }
 
     /// Does one run of the calibration; call this for each of [`RUNS`], in order. `plan` has the
-    /// settings that a `Run` lacks.
+    /// settings that a `Run` lacks, such as I/O depth, seed, jobs, CPUs and length.
     pub fn run(
         &mut self,
         run: &Run,

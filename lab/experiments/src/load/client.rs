@@ -35,8 +35,8 @@ impl ClientIo {
 pub(crate) enum DataMemory {
     /// The I/O owns the memory, and lends it to the client during the request.
     OfIo,
-    /// The client owns the memory for the requests' data. An I/O has a buffer, too, if the job
-    /// verifies data; the client then copies the data between both.
+    /// The client owns the memory for the requests' data. If the job verifies data, an I/O also has
+    /// a buffer, and the client copies the data between this buffer and its own memory.
     OfClient,
 }
 
@@ -48,8 +48,8 @@ pub(crate) trait Client: Sized {
     fn in_flight(&self) -> u32;
     fn submit(&mut self, slot: u32, io: &mut ClientIo) -> Result<(), BenchError>;
     fn start(&mut self) -> Result<(), BenchError>;
-    /// Appends the number (index in `ios`) and the failure, if any, of each completed request to
-    /// `done`. Copies the data of each read to the memory of its I/O.
+    /// Appends an entry to `done` for each completed request: its index in `ios`, and the failure
+    /// if it failed. Copies the data of each read to the memory of its I/O.
     fn reap(
         &mut self,
         ios: &mut [ClientIo],

@@ -40,8 +40,8 @@ impl DrainBarrier {
 impl DrainMember<'_> {
     fn leave(&mut self) {
         if std::mem::take(&mut self.is_at_work) {
-            // Relaxed: no data depends on `at_work`, the number of busy threads. A thread that
-            // reads an old number checks again later.
+            // Relaxed: `at_work`, the number of busy threads, publishes no other data. A thread
+            // that reads an old value reads the counter again soon.
             self.barrier.at_work.fetch_sub(1, Ordering::Relaxed);
         }
     }

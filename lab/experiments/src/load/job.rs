@@ -53,8 +53,8 @@ pub(crate) trait JobIo {
     fn failure(&self, status: &dyn Display) -> String;
 }
 
-/// Handler of completions. If a method returns `Submit`, the target submits the I/O again, with the
-/// operation and offset that the method has set.
+/// Handler that a target calls for each completion. If the handler returns `Submit`, the target
+/// submits the I/O again, with the operation and offset that the handler has set.
 pub(crate) trait CompletionHandler<Io> {
     fn done(&mut self, io: &mut Io) -> AfterCompletion;
     fn failed(&mut self, io: &mut Io, status: &dyn Display) -> AfterCompletion;
@@ -65,8 +65,8 @@ pub(crate) trait Target {
     type Io: JobIo;
     /// Returns the number of submitted I/Os whose completions the handler has not received yet.
     fn in_flight(&self) -> u32;
-    /// Submits up to `most` idle I/Os. Before that, the callback `aim` sets the operation and
-    /// offset of each. Returns the number of accepted I/Os.
+    /// Submits up to `most` idle I/Os. Calls `aim` for each I/O first, to set its operation and
+    /// offset. Returns the number of I/Os that the target accepted.
     fn fill(&mut self, most: u64, aim: impl FnMut(&mut Self::Io)) -> Result<u64, BenchError>;
     fn turn(&mut self, to: &mut impl CompletionHandler<Self::Io>) -> Result<usize, BenchError>;
     fn wait(&mut self) -> Result<(), BenchError>;
@@ -124,8 +124,8 @@ struct JobTurn<'a> {
     left: u64,
     /// Time of the present batch of completions in nanoseconds; 0 if not read yet.
     now_ns: u64,
-    /// Start time that the latest I/Os share, and the number of these I/Os. The latencies of these
-    /// I/Os are recorded together.
+    /// Start time of the most recently completed I/Os, and the number of consecutive I/Os with this
+    /// start time. Their equal latencies are recorded together.
     equal: (u64, u64),
 }
 

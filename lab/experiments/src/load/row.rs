@@ -188,8 +188,8 @@ pub struct MachineRow {
     /// Limit on the I/Os that a job submits together; `None` if the user set no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<u32>,
-    /// Values of the options `--inside` and `--kernel` of `bench`, and of those that select a raw
-    /// I/O design of Linux 2.4.
+    /// Values of the options `--inside` and `--kernel` of `bench`, and of the options that model
+    /// raw I/O of Linux 2.4.
     #[serde(flatten)]
     pub history: Linux24Row,
     /// Seed of the offsets and of the simulation.
@@ -202,8 +202,8 @@ pub struct MachineRow {
     pub locks: Option<Vec<LockLine>>,
 }
 
-/// Values of the options `--inside` and `--kernel` of `bench`, and of its options for raw I/O as in
-/// Linux 2.4.
+/// Values of the options `--inside` and `--kernel` of `bench`, and of the options that model raw
+/// I/O of Linux 2.4.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Linux24Row {
     /// Threads that could dispatch from a hardware queue at a time: `one`, or `each` (all that had
@@ -225,8 +225,8 @@ pub struct Linux24Row {
     pub queue_plug: String,
     /// Size in bytes of the state that each job keeps for its open drive.
     pub descriptor: u32,
-    /// Kernel whose shared counters were added to those of the block layer: `own` (none) or
-    /// `linux-3` (Linux 3.13).
+    /// Kernel whose shared counters the simulation updates in addition to the block layer's:
+    /// `linux-3` (Linux 3.13), or `own` for no additional counters.
     pub kernel: String,
 }
 

@@ -42,8 +42,8 @@ impl WrittenBlocks {
         workload.verify.then_some(WrittenBlocks { bs_bytes, blocks })
     }
 
-    /// Creates an empty record of written blocks for a job whose I/Os may start at any byte, so
-    /// that byte offsets serve as block numbers.
+    /// Creates an empty record of written blocks, with byte offsets as block numbers, for a job
+    /// whose I/Os may start at any byte.
     pub(crate) fn by_offset() -> WrittenBlocks {
         WrittenBlocks { bs_bytes: 1, blocks: HashMap::new() }
     }

@@ -24,7 +24,7 @@ use crate::load::client::{Client, ClientIo, DataMemory, DoneSlot, run_clients};
 use crate::load::row::{Queues, Row};
 use crate::load::vhost::{done_slot, read_all, request, ring_size};
 
-/// Guest physical address of the memory. `USER` is the memory's address in the frontend.
+/// Guest physical address of the memory. `USER` is the frontend's address of this memory.
 const GUEST: u64 = 0x4000_0000;
 const USER: u64 = 0x7000_0000_0000;
 
@@ -79,7 +79,7 @@ impl LocalQueue {
         let start = NonNull::new(region.start()).expect("a mapping is never at address 0");
         let memory = Arc::new(GuestMemory::new(vec![Arc::new(region)])?);
         // SAFETY: `start` is a page-aligned mapping of the ring's length, which outlives the ring.
-        // Besides the ring, only the device uses the memory at `start`.
+        // Only the ring and the device access this mapping.
         let ring = unsafe { DriverRing::new(start, GUEST, options) };
         let ring = ring.map_err(|error| wrong(error.to_string()))?;
         let parts = [layout.descriptors, layout.available, layout.used];
@@ -109,7 +109,7 @@ impl Client for LocalQueue {
 
     #[inline(always)]
     fn start(&mut self) -> Result<(), BenchError> {
-        // The device needs no notification, because `wait` makes it check the ring.
+        // Do not notify the device: `wait` runs the device, which then checks the ring.
         let _wanted = self.ring.publish();
         Ok(())
     }

@@ -156,7 +156,8 @@ impl Offsets {
         }
         let (drawn, block) = self.draw();
         let op = match self.rw {
-            // The high bits of `drawn` choose the block, so the low half chooses the operation.
+            // `draw` chooses the block by the high bits of `drawn`, so choose the operation by the
+            // low bits.
             Rw::RandRw { read_percent } if part(drawn, 100) < read_percent.into() => Op::Read,
             _ => Op::Write,
         };

@@ -55,8 +55,8 @@ const IN_FLIGHT_BYTES: u32 = 2048 * 4096;
 const FEW: u32 = 64;
 const LENGTH_NS: u64 = 100_000_000;
 /// Measured virtual time of runs that compare drives, or in which `auto` chooses a serving mode.
-/// The number n of I/Os in flight at a drive is a random walk, which forgets its start only after
-/// about n^2 I/Os: 50 ms for n = 64 at 80,000 I/Os per second.
+/// The number n of I/Os in flight at a drive changes like a random walk, so the start of the run
+/// has an effect for about n^2 I/Os: 50 ms for n = 64 at 80,000 I/Os per second.
 const LONG_NS: u64 = 1_000_000_000;
 /// CPU of the thread that samples the tags in use, and the sampling period in nanoseconds.
 const WATCH: (u32, u64) = (11, 10_000);
@@ -210,8 +210,8 @@ impl Point {
         (0..if differs { DRAWS } else { 1 }).map(move |draw| Point { draw, ..self.clone() })
     }
 
-    /// Returns which state of the host adapter all drives' commands share: none with AHCI, which
-    /// has a SCSI host for each port.
+    /// Returns the state of the host adapter, such as locks, that the commands of all drives share.
+    /// With AHCI there is none, because each port has a SCSI host of its own.
     fn adapter(&self) -> HostAdapterConfig {
         let has = |mechanism| !self.without.contains(&mechanism);
         let (is_hba, is_scu) = (self.rig == Rig::Hba, self.rig == Rig::Scu);
@@ -240,9 +240,9 @@ impl Point {
             false => String::new(),
         };
         let drive = format!("model{at}:preset={}{dies}", self.rig.preset());
-        // In the ideal system (`apart`), each drive has a submitting thread, on the CPU that the
-        // drive's worker has in other simulations. So the distances between CPUs are equal in all
-        // simulations.
+        // In the ideal system (`apart`), each drive has a submitting thread. The thread runs on the
+        // CPU that the drive's worker has in other simulations, so that the distances between CPUs
+        // are the same in all simulations.
         let (jobs, iodepth, cpus) = match self.program() {
             Some(task) => (task.threads(), task.depth(depth), task.cpus()),
             None if self.apart => (drives, depth / drives, (1..=drives).collect()),

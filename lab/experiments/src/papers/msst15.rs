@@ -85,8 +85,8 @@ struct Point {
     wait: Option<bool>,
     #[serde(default)]
     poll: bool,
-    /// Factor by which the costs of exits and of the guest's kernel are multiplied; 1 in every
-    /// point that is compared with the paper.
+    /// Factor on the costs of VM exits and of the guest's kernel; 1 in every point that is compared
+    /// with the paper.
     #[serde(default = "once")]
     dearer: u32,
     /// Effects of the host that the simulation leaves out; none in points that are compared with
@@ -150,8 +150,8 @@ impl Point {
             workload: self.workload(seed),
             length: Length::Time(LENGTH_NS),
             stamp: Stamp::Batch,
-            // The modelled kernel, Linux 3.17, contains the libaio changes of Bjorling et al.,
-            // SYSTOR 2013.
+            // Model libaio with the changes of Bjorling et al., SYSTOR 2013: the modelled kernel,
+            // Linux 3.17, contains them.
             interface: InterfaceKind::LibaioFixed,
             batch: Some(1),
             irq: if self.device == Device::Nvme { Irq::Poller } else { Irq::Submitter },

@@ -141,8 +141,9 @@ impl Point {
     fn drives(&self, machine: &str) -> Vec<Spec> {
         let command = if self.has(Mechanism::AdapterCommand) { "150us" } else { "0" };
         let rate = if self.has(Mechanism::AdapterBandwidth) { "60MB" } else { "0" };
-        // Drives with the same controller name share the controller, also across simulations that
-        // run in parallel. So the name contains the settings and the machine of this simulation.
+        // Drives with the same controller name share the controller, even between simulations that
+        // run in parallel. Build the name from this simulation's settings and machine to keep it
+        // unique.
         let mark = format!("{}{machine}", self.in_words());
         let mark: String = mark.chars().filter(char::is_ascii_alphanumeric).collect();
         let adapters = self.load.adapters;
@@ -291,8 +292,8 @@ impl papers::Point for Point {
                 times.push(cpus.busy_ns.saturating_sub(charged));
                 return Some(times.into_iter().map(|ns| ns as f64).collect());
             }
-            // The lock statistics refer to the seven CPUs that run jobs. Convert them to fractions
-            // of all eight CPUs, as in the paper.
+            // Lock statistics are fractions of the time of the seven CPUs that run jobs. Convert
+            // them to fractions of all eight CPUs, as in the paper.
             "spin_one" => locks::spin_share(seen, Some("io-request")) * 7.0 / 8.0,
             "spin_all" => locks::spin_share(seen, None) * 7.0 / 8.0,
             "hold_ns" => locks::old_lock(seen)?.hold_ns_mean as f64,

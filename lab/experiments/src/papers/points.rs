@@ -108,8 +108,8 @@ impl<P: Point> Results<P> {
         points.sort_by_key(|point| Reverse(point.work()));
         let models = models(distinct(points.iter().map(P::machine)).into_iter())?;
         let of = |name: &str| models.iter().find(|model| model.name == name);
-        // `at` is the number of a run. The runs of a simulation are adjacent: with all mechanisms
-        // and, if `without` is not empty, without these.
+        // Task number `at` is a run of point `at / times`. Each point has one run with all
+        // mechanisms and, if `without` is not empty, a second run without these mechanisms.
         let times = if without.is_empty() { 1 } else { 2 };
         let run = |at: usize| {
             let point = &points[at / times];

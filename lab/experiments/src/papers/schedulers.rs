@@ -50,12 +50,12 @@ struct Settings {
     #[serde(deserialize_with = "word")]
     scheduler: SchedulerKind,
     clients: Vec<Load>,
-    /// Name of the only entry of `clients` that is simulated; `None` simulates all entries.
+    /// Name of the one entry of `clients` to simulate; `None` simulates all entries.
     only: Option<String>,
     #[serde(default)]
     groups: bool,
-    /// Number of clients that each entry of `clients` stands for. Entries that have `others = true`
-    /// stand for as many clients as the setting `others` says.
+    /// Number of clients for each entry of `clients`. For entries with `others = true`, the setting
+    /// `others` gives this number instead.
     #[serde(default = "one")]
     threads: u32,
     #[serde(default)]
@@ -160,8 +160,8 @@ impl From<Settings> for Point {
 
 fn phases(drive: &str, scheduler: SchedulerKind) -> Phases {
     let (warm_up_ms, length_ms) = match drive {
-        // The deadline scheduler takes about 20 ms to serve each of the I/Os in flight once.
-        // Warm-up and measurement each last for two such periods.
+        // The deadline scheduler takes about 20 ms to serve every I/O in flight once. Make the
+        // warm-up and the measurement twice as long.
         "null" if scheduler == SchedulerKind::Deadline => (40, 40),
         "null" => (5, 5),
         "850evo" => (400, 800),

@@ -29,21 +29,21 @@ pub(crate) struct Sheet {
     pub(super) intro: Vec<String>,
     #[serde(default)]
     against: ReferenceKind,
-    /// Setting that selects between lists in `values`. If this setting has the value VALUE, a list
-    /// `NAME-VALUE` is used, where it exists, instead of the list `NAME`.
+    /// Name of a setting that selects between lists in `values`. If the setting's value is VALUE,
+    /// the list `NAME-VALUE` replaces the list `NAME`, if `NAME-VALUE` exists.
     #[serde(default)]
     by: String,
     #[serde(default)]
     texts: Texts,
-    /// Lists of settings, by name. An element of the list NAME is a value of the setting NAME, or a
-    /// table of several settings.
+    /// Lists of settings, by name. Each element of the list NAME is a value for the setting NAME,
+    /// or a table with the values of several settings.
     #[serde(default)]
     values: BTreeMap<String, Vec<Value>>,
-    /// Lists of settings that are made from other lists, by name. Each inner `Vec` contributes all
-    /// combinations of one element from each of its lists (`Axis`).
+    /// Lists of settings composed of other lists, by name. Each inner `Vec` adds every combination
+    /// of one element from each of its lists (`Axis`).
     #[serde(default)]
     axes: BTreeMap<String, Vec<Vec<Axis>>>,
-    /// For each setting, a table of named values. In a `Point`, the value replaces its name.
+    /// For each setting, its values by name. The file may give the name; a `Point` gets the value.
     #[serde(default)]
     named: BTreeMap<String, Table>,
     #[serde(default)]
@@ -81,7 +81,7 @@ struct Part {
 #[serde(deny_unknown_fields)]
 struct FigureSpec {
     part: String,
-    /// Lists of settings. The page has a figure for each combination of settings.
+    /// Lists of settings. The page gets one figure for each combination of their elements.
     #[serde(default)]
     each: Vec<Axis>,
     id: String,
@@ -376,8 +376,8 @@ impl<P: Point> Evidence<'_, P> {
         }
         if let Some(y) = &spec.y {
             for (number, one) in self.sheet.values(x, settings).iter().enumerate() {
-                // A value that is not an integer is plotted at its position in the list, counted
-                // from 1.
+                // If the x value is not an integer, plot the point at the value's position in its
+                // list, from 1.
                 let x = one.get(x).and_then(Value::as_integer).unwrap_or(number as i64 + 1);
                 points.extend(self.value(y, &with(settings, one)).map(|y| (x as f64, y)));
             }

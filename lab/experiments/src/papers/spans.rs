@@ -55,9 +55,9 @@ impl DriveSpans {
         self.software_ns() / self.avg_ns[4]
     }
 
-    /// Returns the fraction of an I/O's total time that the software steps take, with the drive
-    /// time (D2C) limited to the paper's. A thread that wakes late on this machine lengthens D2C,
-    /// which would make the fraction smaller.
+    /// Returns the fraction of an I/O's total time that the software steps take, with the time in
+    /// the drive (D2C) capped at the paper's value. Without the cap, a thread that wakes late on
+    /// this machine would lengthen D2C and make the fraction too small.
     fn share_beside_paper(&self) -> f64 {
         self.software_ns() / (self.software_ns() + PAPER_D2C_NS.min(self.avg_ns[3]))
     }

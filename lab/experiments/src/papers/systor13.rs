@@ -47,9 +47,8 @@ struct Point {
     #[serde(default = "core", deserialize_with = "word")]
     software: Spread,
     /// Placement of hardware queues; the paper's default is one queue per socket. The paper's raw
-    /// design is a driver that takes bios itself (`make_request_fn`), without the block layer's
-    /// queues and without state shared between CPUs. The model for this design is one hardware
-    /// queue for each core.
+    /// design, a driver that takes bios directly (`make_request_fn`), has no queues of the block
+    /// layer and no state shared between CPUs. One hardware queue per core models this design.
     #[serde(default = "node", deserialize_with = "word")]
     hardware: Spread,
     cores: u32,
@@ -90,9 +89,9 @@ impl Point {
     fn plan(&self, model: &Model, seed: u64) -> SimPlan {
         let Point { interface, cores, maxima, .. } = *self;
         let iodepth = if interface == InterfaceKind::Sync { 1 } else { 32 };
-        // A kernel thread preempts each job once, for a CFS time slice and two context switches.
-        // With two threads on a CPU, the slice is half of `sched_latency`, or four times the
-        // minimum granularity (the model's `time_slice`).
+        // A kernel thread preempts each job once, which costs a CFS time slice and two context
+        // switches. With two threads on a CPU, the slice is half of `sched_latency`: four times the
+        // minimum granularity, which is the model's `time_slice`.
         let threads = &model.threads;
         let slice_ns = (4.0 * threads.time_slice.ns + 2.0 * threads.context_switch.ns) as u64;
         let linux3 = Linux3 {
@@ -110,8 +109,8 @@ impl Point {
             cpus: (0..cores).collect(),
             jobs: cores,
             workload: Workload { rw: Rw::RandRead, bs_bytes: 512, iodepth, verify: false, seed },
-            // The kernel thread wakes at most one slice after the start of the measured window, and
-            // runs for one slice. So a window of 2.5 slices contains the thread's whole run.
+            // Measure for 2.5 slices: the kernel thread wakes within one slice after the start and
+            // runs for one slice, so the measured window contains its whole run.
             length: if maxima { Length::Time(slice_ns * 5 / 2) } else { Length::Rounds },
             stamp: Stamp::Batch,
             interface,

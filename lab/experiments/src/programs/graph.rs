@@ -22,8 +22,8 @@ use crate::simulation::program::{Access, PAGE_SECTORS, Program};
 const SCALE: u32 = 18;
 const EDGES_EACH: u64 = 32;
 const EDGE_BYTES: u64 = 4;
-/// Probability, in 1/65,536, that an edge's source is in the first half of the vertices: 0.57 +
-/// 0.19, which are a and b of R-MAT.
+/// Probability, in 1/65,536, that the source of an edge is in the first half of the vertices: the
+/// sum of R-MAT's parameters a = 0.57 and b = 0.19.
 const UPPER: u64 = 49_807;
 const READ_PAGES_MAX: u64 = 256;
 /// Number of pages read in the warm-up, and virtual length of the measured window.
@@ -88,7 +88,7 @@ impl Program for Graph {
         let depth = access.depth() as usize;
         let (mut next, mut room) = (mine.iter().cycle(), depth);
         while !access.is_over() {
-            // Each batch has at least `depth / 2` reads, because `reap` waits for as many
+            // Submit in batches of at least `depth / 2` reads: `reap` waits for that many
             // completions.
             access.direct(room as u32);
             for (page, pages) in next.by_ref().take(room) {

@@ -76,7 +76,8 @@ impl Utility {
         let end = access.volume().capacity() / PAGE_SECTORS;
         let archive_page = ARCHIVE_PAGE.min(end / 2);
         // Inodes fill the first pages of the volume, and file data follows. `owed` is the number of
-        // pages that tar must still write to the archive, or that untar must still read from it.
+        // pages of files already done that tar has not yet written to the archive, or untar not yet
+        // read from it.
         let (mut page, mut archive, mut owed) = (FILES / INODES, archive_page, 0);
         for number in (0..FILES).cycle() {
             if access.is_over() {

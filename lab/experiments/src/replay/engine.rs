@@ -48,8 +48,8 @@ struct Slot {
     /// pieces.
     in_flight: u32,
     in_flight_bytes: u64,
-    /// Value of `Engine::held` when this I/O became ready to be sent. A different value when the
-    /// I/O is sent shows that the I/O had to wait for room.
+    /// Value of `Engine::held` when this I/O became ready to be sent. If `Engine::held` has changed
+    /// by the time the I/O is sent, the I/O had to wait for room.
     held: u64,
     stage: Stage,
     failed: bool,
@@ -149,7 +149,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         // failed.
         tally.counts.unanswered += u64::from(flight.started);
         if ending.stopped_ns.is_none() {
-            // I/Os that were admitted but not sent when the target failed count as unsent.
+            // If the target failed, I/Os taken from the trace but not sent count as unsent.
             let admitted = (slots.len() - free.len()) as u64;
             tally.counts.unsent += admitted.saturating_sub(flight.started.into());
             tally.counts.unsent += u64::from(next.is_some());
@@ -357,8 +357,8 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
             pieces: 0,
             in_flight: 0,
             in_flight_bytes: 0,
-            // If the engine was full when the I/O became due, make `held` differ from
-            // `Engine::held`, so that the I/O counts as one that waited for room.
+            // If the engine was full when the I/O became due, the I/O has already waited for room.
+            // Start with a value other than `Engine::held`, so that the I/O is counted as such.
             held: match due_ns.is_some_and(|due_ns| due_ns <= self.full_ns) {
                 true => self.held.wrapping_sub(1),
                 false => self.held,
@@ -461,8 +461,8 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         if self.ending.stopped_ns.is_none() {
             until_ns = until_ns.min(self.runtime_end_ns());
         }
-        // Wake up when the trace's next I/O becomes due. An I/O that is due already waits for room
-        // in the engine, which only a completion makes, so its due time must not end the sleep.
+        // Wake up when the trace's next I/O becomes due. If the I/O is due already, the engine has
+        // no room for it and only a completion makes room, so sleep until then.
         let due_ns = self.next.as_ref().and_then(|io| self.due_ns(io));
         if let Some(due_ns) = due_ns.filter(|due_ns| *due_ns > now_ns) {
             until_ns = until_ns.min(due_ns);

@@ -91,7 +91,8 @@ impl Feed for ReadAhead {
         if self.first.is_none() {
             match self.items.recv_timeout(most) {
                 Ok(item) => self.first = Some(item),
-                // The next call of `next` detects the end of the trace.
+                // Ignore a disconnect: the next call of `next` notices it and reports the end of
+                // the trace.
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             }
         }

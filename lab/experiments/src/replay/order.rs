@@ -90,8 +90,8 @@ impl Order {
         Order { lanes, links: Vec::new(), found: Vec::new(), ready: Vec::new() }
     }
 
-    /// Adds the next I/O of the trace, and returns its reason to wait. `slot`, the I/O's index in
-    /// the engine, must not be in use by another I/O.
+    /// Adds the next I/O of the trace. Returns whether the I/O must wait for earlier I/Os, and why.
+    /// `slot` is the I/O's index in the engine; no other I/O may be using it.
     pub(crate) fn admit(&mut self, slot: u32, lane: u32, access: Access) -> Waits {
         let (at, lane) = (slot as usize, lane as usize);
         if at >= self.links.len() {

@@ -22,8 +22,8 @@ use millrace_machine::Machine;
 
 use millrace_machine::lock_unpoisoned;
 
-/// Longest time from a completion to its interrupt, with one command in flight. The value is the
-/// mean of the range of code 9 in the isci driver's table, 3,413 to 5,120 ns.
+/// Longest time from a completion to its interrupt, with one command in flight. The isci driver's
+/// table gives 3,413 to 5,120 ns (code 9); the value here is the mean.
 const WAIT_NS: u64 = 4_267;
 
 #[derive(Debug)]
@@ -87,8 +87,9 @@ impl Coalescing {
         if state.next_ns[queue] <= state.last_ns { Ok(()) } else { Err(due_ns) }
     }
 
-    /// Records that a queue took `count` completions, and that its drive's next completion is at
-    /// `next_ns` (`None` without a command in flight). Returns the time of the next interrupt.
+    /// Records that a poll took `count` completions from a queue, and that the next completion of
+    /// the queue's drive is due at `next_ns` (`None` if no command is in flight). Returns the time
+    /// of the next interrupt.
     fn took(&self, queue: usize, count: u32, next_ns: Option<u64>) -> u64 {
         let mut state = self.state();
         state.active = state.active.saturating_sub(count);
@@ -124,8 +125,8 @@ impl QueueInterrupts {
         let (before, others_ns) = (batch.entries().len(), batch.take_wake());
         inner.poll(batch);
         let next_ns = batch.take_wake();
-        // If `batch` is full, the next poll takes the completions that did not fit, without another
-        // interrupt.
+        // A full `batch` may leave completions of this interrupt behind. The next poll takes them
+        // without another interrupt.
         let rest_ns = next_ns.filter(|_| batch.is_full());
         self.told = next_ns.is_some() && rest_ns.is_none();
         let count = (batch.entries().len() - before) as u32;

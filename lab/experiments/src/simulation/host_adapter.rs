@@ -43,8 +43,8 @@ pub struct HostAdapterConfig {
     pub coalescing: bool,
 }
 
-/// The two entries of the driver's free list that a command writes: its own and the entry after it.
-/// Each entry takes a cache line.
+/// The two entries of the driver's free list that taking or putting back an entry writes: the entry
+/// itself and the next entry of the list. Each entry takes a cache line.
 type FreeEntries = [[u64; 8]; 2];
 
 pub(crate) struct HostAdapter<M: Machine> {
@@ -69,11 +69,11 @@ struct Lookup<M: Machine> {
     free: M::Line<FreeEntries>,
 }
 
-/// Cache line of two words beside `scsi_lookup_lock`: the pointer to the table of commands, 16
-/// bytes before the lock, and the head of the free list, 8 bytes after. A CPU reads the line to
-/// identify an interrupt (`_base_get_cb_idx`) or to clear an entry. In the kernel, both words are
-/// in the lock's own line for 5 of the 8 positions that the lock can have in a line. The simulated
-/// lock always has its own line, which is more expensive.
+/// Cache line of two words near `scsi_lookup_lock`: the pointer to the table of commands, 16 bytes
+/// before the lock, and the head of the free list, 8 bytes after. A CPU reads the line to identify
+/// an interrupt (`_base_get_cb_idx`) or to clear an entry. In the kernel, both words share the
+/// lock's cache line in 5 of the 8 possible positions of the lock. Here, the lock always has a line
+/// of its own, which is more expensive.
 struct LockNeighbors<M: Machine>(M::Word);
 
 impl<M: Machine> LockNeighbors<M> {
@@ -132,8 +132,8 @@ impl<M: Machine> HostAdapter<M> {
         self.take_back(device_busy);
     }
 
-    /// Frees the number of a command that has ended or was not sent, and decrements the command
-    /// counts.
+    /// Frees the number of a command that has completed, or that the driver did not accept, and
+    /// decrements the command counts.
     fn take_back(&self, device_busy: &M::Word) {
         if let Some(lookup) = &self.lookup {
             let _taken = lookup.lock.lock();

@@ -36,10 +36,9 @@ use millrace_simulator::Simulated;
 
 use crate::load::workload::text_by_words;
 
-/// Number of times that an I/O reads the cache line of `i_dio_count` before it increments the
-/// count. `blkdev_aio_read`, `generic_file_aio_read` and `blkdev_direct_IO` each read
-/// `i_data.host`, which is a few words after the count in the inode. Counted in the source of Linux
-/// 3.10.
+/// Number of times that a direct I/O reads the cache line of `i_dio_count` before it increments the
+/// count. In Linux 3.10, `blkdev_aio_read`, `generic_file_aio_read` and `blkdev_direct_IO` each
+/// read `i_data.host`, which is a few words after the count in the inode.
 const HOST_READS: u32 = 3;
 
 /// Charges the time of operating system work on a simulated machine. Does nothing on a real
@@ -51,7 +50,7 @@ pub trait Host: Machine {
     fn interrupt(_cpu: CpuId) {}
     /// Charges the time of handling a device interrupt to the calling CPU.
     fn take_interrupt() {}
-    /// Lets another thread take the calling thread's CPU for `ns` nanoseconds.
+    /// Models a preemption of the calling thread, which loses its CPU for `ns` nanoseconds.
     fn preempted(_ns: u64) {}
     /// Charges `ns` nanoseconds of kernel work outside of the block layer to the calling thread.
     fn kernel_work(_ns: u64) {}
@@ -90,8 +89,8 @@ impl Host for Simulated {
     }
 
     fn take_interrupt() {
-        // Charge the cost of an interrupt between CPUs, because the machine model has no cost for a
-        // device's interrupt.
+        // The machine model has no cost for handling a device's interrupt, so charge the cost of an
+        // inter-processor interrupt instead.
         Simulated::interrupt(Simulated::cpu());
     }
 

@@ -47,7 +47,7 @@ impl<M: Machine> Signal<M> {
     }
 
     /// Clears the flag `raised`. A submitting thread must clear the flag before it polls for
-    /// completions, so as not to miss a later signal.
+    /// completions: clearing the flag after the poll could lose a signal.
     pub(super) fn lower(&self) {
         if self.is_raised() {
             // SeqCst: orders the clearing of `raised` before the submitting thread's next polls for
@@ -81,8 +81,8 @@ struct Handler<M: Machine> {
     cpu: u32,
     bell: Doorbell<M>,
     vectors: M::Lock<Vec<Arc<Vector<M>>>>,
-    /// Time of the handler's next poll of the drives, if nobody wakes it earlier. Access takes no
-    /// virtual time, because hardware would set the alarm.
+    /// Time of the handler's next poll of the drives, unless the handler is woken earlier. Access
+    /// takes no virtual time, because the alarm stands for an interrupt that hardware raises.
     alarm_ns: AtomicU64,
     stop: AtomicBool,
 }
@@ -168,8 +168,9 @@ impl<M: Host> Interrupts<M> {
         let handler = &self.handlers[index];
         let mut found = Vec::new();
         while !handler.stop.load(Relaxed) {
-            // Reset `alarm_ns`, the time of the handler's next poll, before the polls. A submitter
-            // that commits requests during the polls can then set an earlier time.
+            // Reset `alarm_ns`, the time of the next poll, before this round of polls. A later
+            // reset would lose an earlier time set by a submitter that commits requests during the
+            // round.
             handler.alarm_ns.store(u64::MAX, Relaxed);
             let vectors = handler.vectors.lock().clone();
             for vector in &vectors {
@@ -260,8 +261,8 @@ impl<M: Host> DriverFilter<M> for IrqDriver<M> {
         &*self.inner
     }
 
-    /// Returns false even if the drive completes requests at once: a submitter that polls right
-    /// after `commit_rqs` finds nothing, because only the handler thread finds completions.
+    /// Returns false even for a drive that completes requests at once. Only the handler thread
+    /// collects completions, so a submitter that polls right after `commit_rqs` finds none.
     fn is_immediate(&self) -> bool {
         false
     }

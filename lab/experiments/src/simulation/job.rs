@@ -27,8 +27,8 @@ const SPIN_NS: u64 = 20_000;
 pub(super) struct RowState<M: Host> {
     pub(super) plan: SimPlan,
     pub(super) volumes: Vec<Arc<Volume<M>>>,
-    /// Size of each volume in sectors. Read once, so that starting jobs do not contend for a cache
-    /// line.
+    /// Size of each volume in sectors, read once before the jobs start: jobs that read the sizes
+    /// themselves would contend for a cache line.
     sectors: Vec<u64>,
     pub(super) window: Window,
     pub(super) counters: Arc<SharedCounters<M>>,
@@ -45,9 +45,8 @@ pub(super) struct Sums {
     pub(super) errors: u64,
     pub(super) first_error: Option<String>,
     pub(super) system_calls: u64,
-    /// Latencies from queueing (Q) to completion (C) of I/Os in the measured window. During the
-    /// window, holds the latencies from before the window, until `end` subtracts them from the
-    /// total.
+    /// Latencies from queueing (Q) to completion (C) of I/Os in the measured window. Until `end` is
+    /// called, the latencies of the I/Os before the window, which `end` subtracts from the total.
     pub(super) latency: Snapshot,
     /// Durations of system calls in the measured window, for jobs with one I/O per call. In
     /// raw_job.rs, one call submits all elements of the I/O's vector.
@@ -141,8 +140,9 @@ impl<M: Host> RowState<M> {
         });
     }
 
-    /// Changes the sums under their mutex. `change` must not call the machine, which may switch to
-    /// another job that would then wait for the mutex for ever.
+    /// Changes the sums under their mutex. `change` must not call the simulated machine: the call
+    /// may switch to another job, which would block on the mutex, and with it all simulated
+    /// threads.
     pub(super) fn sum(&self, change: impl FnOnce(&mut Sums)) {
         change(&mut lock_unpoisoned(&self.sums));
     }
@@ -287,8 +287,8 @@ impl<'a, M: Host> Job<'a, M> {
         shared.end(errors, first_error, interface.system_calls);
     }
 
-    /// Waits for completions. A job that an interrupt will wake sleeps at once, and any other job
-    /// spins first.
+    /// Waits for completions. If interrupts wake the jobs, the job sleeps at once. Otherwise it
+    /// first spins for a while.
     fn wait(&mut self) {
         let deadline_ns = self.channel.sleep_until();
         let (channel, signal) = (&self.channel, self.signal);

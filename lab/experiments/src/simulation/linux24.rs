@@ -74,7 +74,8 @@ pub struct Linux24 {
     /// If true, copies through bounce buffers take no time on a simulated machine, to measure the
     /// effect of their cost.
     pub without_copies: bool,
-    /// Bytes of memory that a job keeps for the kernel's state of an open drive; 0 for none.
+    /// Bytes of memory that a job fills and keeps, as Linux 2.4 keeps a kiobuf for an open drive; 0
+    /// for none.
     pub descriptor_bytes: u32,
     /// Scope of the request queue's lock in the `sq` stack.
     pub request_lock: LockScope,
@@ -353,15 +354,15 @@ impl<M: Machine> Kernel<M> {
     }
 
     /// Charges the time of copying this many sectors to or from a bounce buffer. Does nothing for a
-    /// drive behind an adapter, because `bottom_half` includes the copy.
+    /// drive behind an adapter: `bottom_half` charges the time of its copies.
     pub(super) fn copy(&self, sectors: u32) {
         if !self.has_adapters() && !self.without_copies {
             self.spend(TimeUse::BounceCopies, &self.costs.bounce.copy, sectors);
         }
     }
 
-    /// Charges the time of releasing a bounce page. Does nothing for a drive behind an adapter,
-    /// because `bottom_half` includes the release.
+    /// Charges the time of releasing a bounce page. Does nothing for a drive behind an adapter:
+    /// `bottom_half` charges the time of the release.
     pub(super) fn give_back(&self) {
         if self.bounce && !self.has_adapters() {
             self.spend(TimeUse::BouncePages, &self.costs.bounce.put, 1);

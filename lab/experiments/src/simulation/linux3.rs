@@ -129,8 +129,8 @@ impl<M: Machine> QueueCounters<M> {
     /// Increments a counter as the kernel does: without an atomic instruction, so that increments
     /// of several CPUs may be lost.
     fn count(&self, place: usize) {
-        // Relaxed: no data depends on the counter, and nobody uses its value. A store fetches the
-        // cache line as the kernel's increment does.
+        // Relaxed: no data depends on the counter, and nobody uses its value. The store only models
+        // the cost of the kernel's increment: both fetch the cache line for writing.
         self.line(place).store(place as u64, Order::Relaxed);
     }
 
@@ -203,16 +203,16 @@ impl<M: Machine> DriverQueue<M> for CountedQueue<M> {
 }
 
 pub(super) struct Noise {
-    /// Time from the start of the measured window to the kernel thread's only wake-up; `None` after
-    /// it.
+    /// Time of the kernel thread's only wake-up, counted from the start of the measured window.
+    /// `None` if the thread has already woken or never wakes.
     after_ns: Option<u64>,
     takes_ns: u64,
 }
 
 impl Noise {
-    /// Creates a kernel thread that wakes once, 0 to `takes_ns` after the start of the measured
-    /// window. Seed and job number determine the time. With a `takes_ns` of 0, the thread never
-    /// wakes.
+    /// Creates a kernel thread that wakes once, at a random time of 0 to `takes_ns` after the start
+    /// of the measured window, drawn from the seed and the job number. With a `takes_ns` of 0, the
+    /// thread never wakes.
     pub(super) fn new(takes_ns: u64, seed: u64, job: u32) -> Noise {
         let mut random = millrace_random::SplitMix64::new(seed ^ u64::from(job) << 32);
         let after_ns = (takes_ns > 0).then(|| random.next() % takes_ns.max(1));

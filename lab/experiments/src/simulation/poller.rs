@@ -1,9 +1,9 @@
 //! `PollerDriver`: charges the time of a drive's interrupts to the thread that polls the drive's
 //! queue.
 //!
-//! The wrapper is used in simulations without interrupt handler threads, which irq.rs models. The
-//! submitter or the drive's worker polls the queue and finds the completions. Each poll that finds
-//! completions also takes the time of one interrupt on the polling CPU. run.rs uses this driver for
+//! The wrapper is for simulations without the interrupt handler threads of irq.rs. The submitter or
+//! the drive's worker polls the queue and finds the completions. Each poll that finds completions
+//! also takes the time of one interrupt on the polling CPU. run.rs uses this driver for
 //! `Irq::Poller`; the drive of a virtual machine uses it, too.
 
 use millrace_block::{

@@ -204,9 +204,9 @@ impl<M: Host> FlusherThread<M> {
     }
 }
 
-/// The flusher may have 64 writes in flight per drive, which is the number of I/Os in flight in
-/// experiments without a cache. The drives share one list of writes, like the kernel's single
-/// `bdi_writeback` of a volume.
+/// The flusher may have 64 writes in flight per drive, the I/O depth of the experiments without a
+/// cache. All drives share one list of waiting writes, like the single `bdi_writeback` that the
+/// kernel has for a volume.
 const FLUSHER: FlusherConfig = FlusherConfig { drive_writes: 64, lists: WriteLists::Shared };
 
 fn flush<M: Host>(

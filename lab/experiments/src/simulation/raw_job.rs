@@ -24,8 +24,8 @@ pub(super) fn run<M: Host>(shared: &RowState<M>, number: u32) {
         idle: (0..together_bytes / unit_bytes).map(fresh).collect(),
         memory: vec![0; if history.bounce { bs_bytes as usize } else { 0 }],
     };
-    // Fill `descriptor` with ones, because the kernel allocates a page of memory only when the page
-    // is written.
+    // Fill `descriptor` with ones, not zeroes: the kernel allocates a page of zeroed memory only
+    // when the program writes to the page.
     let descriptor = vec![1u8; history.descriptor_bytes as usize];
     while !shared.window.is_over() {
         raw.io(bs_bytes, together_bytes, unit_bytes);

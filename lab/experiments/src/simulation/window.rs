@@ -21,8 +21,8 @@ const ROUNDS: u64 = 20;
 /// Minimum number of measured I/Os per job, which exceeds `ROUNDS` rounds if the I/O depth is low.
 const IOS_MIN: u64 = 400;
 
-/// Length of a run's measured window. A warm-up of five I/Os for each I/O in flight, but at least
-/// 100 per job, comes before the window.
+/// Length of a run's measured window. Before the window, the run warms up with five I/Os for each
+/// I/O in flight, but at least 100 per job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Length {
     /// Measurement of 20 I/Os for each I/O in flight, but at least 400 I/Os per job.
@@ -59,8 +59,8 @@ pub(crate) struct Window {
     ios: Option<u64>,
     length_ns: u64,
     done: AtomicU64,
-    /// Number of completed I/Os from which the measured window may begin or, once begun, end. With
-    /// fewer, `count` need not check.
+    /// Number of completed I/Os at which the measured window may begin or, once begun, end. Below
+    /// this number, `count` checks the window only after an interrupt.
     look_at: AtomicU64,
     over: AtomicBool,
     edges: Mutex<(Option<Edge>, Option<Edge>)>,
@@ -112,8 +112,8 @@ impl Window {
         matches!(*edges, (Some(_), None))
     }
 
-    /// Counts `ios` completed I/Os of a job. Each job's last call is for 0 I/Os, so that an
-    /// interrupted window is closed even if no more I/Os complete.
+    /// Counts `ios` completed I/Os of a job. Each job's last call is for 0 I/Os: after Ctrl-C, this
+    /// call closes the window even if no more I/Os complete.
     #[inline]
     pub(crate) fn count<M: Machine>(&self, ios: u64) -> WindowStep {
         let done = self.done.fetch_add(ios, Relaxed) + ios;

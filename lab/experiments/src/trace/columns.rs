@@ -71,7 +71,8 @@ impl TimeUnit {
 pub(super) enum Action {
     /// An I/O. For a flush, the columns after the operation are not read.
     Io(Op),
-    /// A pause of the number of microseconds in the next column. Ignored in formats with times.
+    /// A pause, whose length in microseconds is in the next column. Ignored in formats that have a
+    /// time for each I/O.
     Wait,
     /// A line without a type of I/O, which is skipped and counted.
     Skip,

@@ -69,8 +69,8 @@ fn fits(format: Format, head: &[u8], lines: &[(u64, &str)]) -> bool {
     }
 }
 
-/// Returns true if the parser accepts all lines and finds an I/O, or a line that no other format
-/// has.
+/// Returns true if the parser accepts all lines and finds an I/O in them. A line that occurs in no
+/// other format (`LineKind::Proof`) is enough by itself.
 fn takes(parser: &mut dyn LineParser, lines: &[(u64, &str)]) -> bool {
     let (mut devices, mut any) = (DeviceNames::default(), false);
     for (number, text) in lines {

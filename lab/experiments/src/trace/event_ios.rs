@@ -23,10 +23,10 @@ use super::timeline::Timeline;
 
 /// Number of D (issued) events without a Q after which a device's D events count as arrivals.
 const ISSUES_TRIED: u32 = 256;
-/// Offset added to all times of events, so that no time is negative. An event may be earlier than
-/// the first event that is read.
+/// Offset added to all event times, which count from the first event read. Without the offset, the
+/// time of an earlier event that is read later would be negative.
 pub(super) const GENESIS_NS: u64 = 1 << 62;
-/// Number that stands for any I/O of an unknown device. Such I/Os are ignored.
+/// I/O number for all I/Os of devices that are not in `EventIos::numbers`; these I/Os are ignored.
 const UNTOLD: u64 = u64::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -67,8 +67,8 @@ pub(super) enum FormatReader {
 struct FormatRow {
     format: Format,
     name: &'static str,
-    /// Number of later I/Os that may stand before an I/O in the file, for example in a log that is
-    /// in order of completion.
+    /// Number of later I/Os that may precede an I/O in the file, for example because the log is
+    /// written in order of completion.
     disorder: usize,
     reader: FormatReader,
     writer: Option<fn() -> Box<dyn FormatWriter>>,

@@ -148,7 +148,8 @@ impl AnySource {
         self.format
     }
 
-    /// Ends the trace. If no I/O was read before, returns the first damage as an error.
+    /// Ends the trace. If the whole trace had no I/O, returns the first damage found in a file as
+    /// an error.
     fn end(&mut self) -> Result<Option<TraceIo>, ReadError> {
         let is_first = !std::mem::replace(&mut self.has_ended, true);
         match is_first && self.ios == 0 && !self.damage.is_empty() {
@@ -157,8 +158,8 @@ impl AnySource {
         }
     }
 
-    /// Reads ahead in stream `number` and queues the stream's earliest I/O. Records the damage if
-    /// the stream ended because of damage.
+    /// Fills the reorder window of stream `number` and queues the stream's earliest I/O. If no I/O
+    /// is left because the file is damaged, records the damage.
     fn queue(&mut self, number: usize) {
         let stream = &mut self.streams[number];
         stream.fill((self.window, self.span_ns), &mut self.devices);

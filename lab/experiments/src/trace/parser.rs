@@ -19,8 +19,8 @@ pub(super) trait TraceParser: Send {
     /// Reads one line or record. After an error, the reader has no more I/Os.
     fn step(&mut self, devices: &mut DeviceNames) -> Result<StreamState, ReadError>;
 
-    /// Returns the next I/O whose latency is known, or no longer awaited. The I/O's time is by the
-    /// format's own clock.
+    /// Returns the next I/O whose latency is known, or whose completion is no longer awaited. The
+    /// time of the I/O is by the format's own clock, not yet relative to the first I/O.
     fn pop(&mut self, more: StreamState) -> Option<TraceIo>;
 
     fn notes(&self) -> Vec<String> {

@@ -20,7 +20,7 @@ pub(super) enum StreamState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CompletionState {
     Open,
-    /// The I/O has completed, or is output without waiting for its completion.
+    /// The I/O has completed, or its completion will not be read.
     Answered,
     Dropped,
 }

@@ -53,7 +53,8 @@ struct OpCount {
     latency: Measure,
 }
 
-/// Distances from the end of an I/O to the start of the next I/O on the device, counted in bins.
+/// Distances from the end of an I/O to the start of the next I/O on the same device, counted in
+/// bins of powers of two.
 #[derive(Debug, Clone, Default)]
 struct Strides {
     sequential: u64,
@@ -145,8 +146,8 @@ impl TraceProfile {
         self.touch(io, way, end);
     }
 
-    /// Counts an I/O in its time slot. If the previous I/O was in another slot, first stores the
-    /// working set so far in that slot.
+    /// Counts an I/O in its time slot. If the I/O is the first in its slot, first stores the
+    /// working set so far in the slot of the previous I/O.
     fn arrive(&mut self, io: &TraceIo) {
         let slot_of = |time_ns: u64| time_ns / self.slots.slot_ns;
         let previous = self.previous_ns.replace(io.at_ns);

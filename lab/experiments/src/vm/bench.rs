@@ -38,17 +38,18 @@ impl Words for Mode {
 pub enum Effect {
     /// The host may preempt a vCPU that holds a lock of the guest, or waits for one.
     Preemption,
-    /// The vCPUs, and a single I/O thread, may wake on any idle CPU. Several I/O threads may not.
+    /// The vCPUs may wake on any idle CPU, and so may an I/O thread if there is only one.
     Roaming,
     /// CPUs of a core share its execution units. Without this effect, each CPU is as fast as a
     /// core.
     Sharing,
-    /// Workload-aware batching delays a submission for at most the time of the system calls that it
-    /// saves.
+    /// The delay of a submission by workload-aware batching is limited to the time of the system
+    /// calls that the delay saves.
     Bound,
     /// All I/O threads share one map of the guest's memory, which one mutex protects.
     Translation,
-    /// QEMU decides after each request about an interrupt, instead of once for all completions.
+    /// QEMU decides after each completed request whether to interrupt the guest, instead of once
+    /// for all completions that it has found.
     Signals,
 }
 
@@ -208,8 +209,8 @@ pub struct VmIoCost {
     pub held_share: f64,
     /// Time spent waiting for the queues' locks, in nanoseconds per I/O.
     pub lock_wait_ns_per_io: f64,
-    /// Number of times that the holder of a queue's lock, or the next vCPU to get the lock, had no
-    /// CPU for longer than 100 us.
+    /// Number of times that a vCPU held a queue's lock for more than 100 us, or took the lock more
+    /// than 100 us after its turn had come. Such a vCPU counts as preempted by the host.
     pub lock_lost: u64,
 }
 

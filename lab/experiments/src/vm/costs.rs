@@ -62,8 +62,8 @@ impl VmCosts {
         read_costs(("kvm-2015", KVM_2015), VmCosts::entries)
     }
 
-    /// Returns costs in which exits and the guest's kernel take `factor` times as long, to measure
-    /// how much the results depend on them.
+    /// Returns the costs with the times of VM exits and of the guest's kernel multiplied by
+    /// `factor`, to measure how much results depend on these times.
     pub(crate) fn with_guest_times(&self, factor: u32) -> VmCosts {
         let mut dearer = self.clone();
         let Exits { kick, pause, interrupt: exit, halt, ipi, .. } = &mut dearer.exits;

@@ -34,8 +34,8 @@ struct Queue {
 }
 
 impl Queue {
-    /// Publishes the entries that were put on the used ring since the last call. Returns true if
-    /// the driver must be interrupted.
+    /// Publishes to the driver the used-ring entries added since the last call. Returns true if the
+    /// device must interrupt the guest.
     fn shows_done(&mut self) -> bool {
         let published = std::mem::replace(&mut self.published, self.used);
         self.used > published && self.ring.publish(self.used, published)
@@ -61,7 +61,8 @@ pub(super) struct IoThreadState<'a> {
     requests: Vec<(u32, VmRequest)>,
     free: Vec<usize>,
     bios: Vec<Bio>,
-    /// Number of requests taken and not submitted yet. The first was taken at `since_ns`.
+    /// Number of requests taken from the rings but not submitted yet. The first of these requests
+    /// was taken at `since_ns`.
     in_hand: u32,
     since_ns: u64,
 }
@@ -190,8 +191,8 @@ impl IoThreadState<'_> {
         let pages = bs_bytes.div_ceil(4096);
         charge(&costs.page, pages - 1);
         if self.memory.translate(pages) > 0 {
-            // The thread has slept, and another thread may have used its CPU. Record in `Cores`
-            // that this thread runs on the CPU again.
+            // The thread slept during the translation, and another thread may have used the CPU
+            // meanwhile. Record in `Cores` that the CPU runs an I/O thread again.
             self.vm.cores.enter(None);
         }
         let place = self.free.pop().unwrap_or(self.requests.len());

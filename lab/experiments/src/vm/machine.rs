@@ -39,7 +39,8 @@ impl Windowed {
 pub(super) struct Vm {
     pub(super) plan: VmPlan,
     pub(super) costs: VmCosts,
-    /// Cost of a switch between the guest's processes, or to idle and back, in nanoseconds.
+    /// Cost of a context switch in the guest: from one process to another, or to the idle task and
+    /// back, in nanoseconds.
     pub(super) guest_switch_ns: u64,
     /// Cost, in nanoseconds, of the system calls to submit and reap a batch of any size.
     pub(super) turn_ns: u64,
@@ -124,8 +125,8 @@ impl Vm {
     }
 }
 
-/// Returns the CPU for thread `number`. Threads are first placed one per core, then one on the
-/// second CPU of each core, then on the first CPUs again.
+/// Returns the CPU for thread `number`. The first threads get the first CPU of each core, the next
+/// threads the second CPU of each core. When all CPUs have a thread, the order repeats.
 pub(super) fn cpu_of(model: &Model, number: u32) -> u32 {
     let per_core = model.cpus_per_socket() / model.cores_per_socket;
     let cores = model.sockets * model.cores_per_socket;

@@ -54,9 +54,9 @@ impl Futex {
             };
             let parker = SimParker::new();
             lock_unpoisoned(&self.waiting).push_back((number, parker.clone()));
-            // Relaxed: models the kernel's check of the futex word under a lock of its own, which
-            // gives the order. Sleep only if the word is still 2 (taken, with possible waiters). A
-            // thread that unlocks later finds this thread in `waiting`.
+            // Relaxed: models the check of the futex word in the kernel, which holds a lock that
+            // orders the check. The thread sleeps only if the word is still 2 (taken, with possible
+            // waiters). A thread that unlocks later finds this thread in `waiting`.
             if self.word.load(Order::Relaxed) == 2 {
                 parker.park(None);
                 slept += 1;

@@ -55,14 +55,15 @@ pub(super) struct Ring {
     used: Mutex<VecDeque<VmRequest>>,
 }
 
-/// Returns true if `event`, the index at which the other side wants an event, is in `old..new`.
+/// Returns true if `event`, the index of the entry for which the other side wants a notification,
+/// is in `old..new`.
 fn needs_event(event: u64, new: u64, old: u64) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 
 impl Ring {
-    /// Creates an empty ring. With `pause`, the host may preempt a vCPU that holds the driver's
-    /// lock.
+    /// Creates an empty ring. If `pause` (pause-loop exiting) is given, the host may preempt a vCPU
+    /// that holds the driver's lock.
     pub(super) fn new(pause: Option<PauseLoop>) -> Ring {
         let lines = |count: u32| (0..count).map(|_| SimLine::new([0; 64])).collect();
         let word = || SimWord::new(0);
@@ -85,9 +86,9 @@ impl Ring {
         self.driver.seen()
     }
 
-    /// Adds a request. Calls `work`, which charges the time of the driver's work, under the
-    /// driver's lock. Returns true if the driver must notify the device, or `None` if no slot is
-    /// free; the vCPU is then woken when slots become free.
+    /// Adds a request under the driver's lock. Under the lock, `work` charges the time of the
+    /// driver's work. Returns true if the driver must notify the device. Returns `None` if no slot
+    /// is free; the vCPU is then woken when slots become free.
     pub(super) fn add(&self, mut request: VmRequest, work: impl FnOnce()) -> Option<bool> {
         let mut driver = self.driver.lock();
         let Some(slot) = driver.free.pop() else {
@@ -155,8 +156,8 @@ impl Ring {
         request
     }
 
-    /// Enables the notification of the next request. Returns true if the driver has added no more
-    /// than `taken` requests.
+    /// Enables the notification of the next request. Returns true if no request is available: the
+    /// driver has added only the `taken` requests that the device has taken.
     pub(super) fn ask_for_kicks(&self, taken: u64) -> bool {
         self.avail_event.store(taken, Order::Relaxed);
         // SeqCst: pairs with the driver's fence in `add`. One of the two sides sees the other's

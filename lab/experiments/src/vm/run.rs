@@ -25,8 +25,8 @@ pub(crate) struct VmResult {
     pub(crate) switches_per_io: f64,
     /// Time spent waiting for the queues' locks, per I/O, warm-up included.
     pub(crate) lock_wait_ns: f64,
-    /// Statistics of the queues' locks, warm-up included; zero if the host does not preempt their
-    /// holders.
+    /// Statistics of the queues' locks, warm-up included; zero if `Effect::Preemption` is switched
+    /// off, because the simulator then counts the waits.
     pub(crate) locks: LockSeen,
     pub(crate) busy: f64,
     pub(crate) events: u64,
@@ -61,7 +61,8 @@ fn with_effects(model: &Model, plan: &VmPlan) -> Model {
     model
 }
 
-/// Makes each hyper-thread of the model as fast as a core, so that hyper-threads share nothing.
+/// Makes each hyper-thread of the model as fast as a core of its own, as if the hyper-threads of a
+/// core shared no execution units.
 pub(crate) fn share_nothing(model: &mut Model) {
     if let Some(threads) = &mut model.hyper_threads {
         threads.gain.factor = f64::from(threads.per_core);

@@ -24,8 +24,8 @@ type SimLock<T> = <Simulated as Machine>::Lock<T>;
 type SimWord = <Simulated as Machine>::Word;
 
 const TICKET: u64 = 1 << 32;
-/// A vCPU that has the lock or the next ticket for more than this many nanoseconds counts as having
-/// lost its CPU.
+/// A vCPU counts as preempted by the host if it holds the lock for more than this many nanoseconds,
+/// or takes the lock more than this many nanoseconds after its turn has come.
 const LOST_NS: u64 = 100_000;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -34,8 +34,8 @@ pub(crate) struct LockSeen {
     pub(crate) wait_ns: u64,
     /// Number of exits by pause-loop exiting, after a vCPU has spun for the whole window.
     pub(crate) pauses: u64,
-    /// Number of times that the holder of the lock, or the next vCPU to get the lock, had no CPU
-    /// for more than 100 us.
+    /// Number of times that the holder of the lock, or the next vCPU to get the lock, counted as
+    /// preempted by the host (`LOST_NS`).
     pub(crate) lost: u64,
 }
 
@@ -72,8 +72,8 @@ pub(super) struct TicketLock<T> {
 }
 
 impl<T: Send> GuestLock<T> {
-    /// Creates a lock around `value`. With `pause`, the host may preempt a vCPU that holds the
-    /// lock.
+    /// Creates a lock around `value`. If `pause` (pause-loop exiting) is given, the host may
+    /// preempt a vCPU that holds the lock.
     pub(super) fn new(value: T, pause: Option<PauseLoop>) -> GuestLock<T> {
         match pause {
             None => GuestLock::Left(SimLock::new("virtqueue", value)),
@@ -94,8 +94,8 @@ impl<T: Send> GuestLock<T> {
         }
     }
 
-    /// Returns the statistics so far; zero for `GuestLock::Left`, whose waits the simulator itself
-    /// counts.
+    /// Returns the statistics so far. All are zero for `GuestLock::Left`, a lock of the simulator,
+    /// whose waits are in the simulator's own statistics.
     pub(super) fn seen(&self) -> LockSeen {
         match self {
             GuestLock::Left(_) => LockSeen::default(),
@@ -166,8 +166,8 @@ pub(super) enum GuestGuard<'a, T: Send> {
 impl<T: Send> Drop for GuestGuard<'_, T> {
     fn drop(&mut self) {
         if let GuestGuard::Preempted { of, value, since_ns } = self {
-            // Unlock the mutex around the value first. The next vCPU, which gets the ticket lock
-            // only in `unlock`, must find the mutex free.
+            // Unlock the mutex around the value before the ticket lock: the next vCPU may take the
+            // ticket lock at once, and must then find the mutex free.
             *value = None;
             of.unlock(*since_ns);
         }

@@ -57,8 +57,8 @@ pub(super) struct Vcpu {
     pending: <Simulated as Machine>::Word,
     pub(super) bell: Doorbell<Simulated>,
     kicked: Mutex<bool>,
-    /// Completed requests of this vCPU that another vCPU took off the ring. `remote_head` models
-    /// the list's head in the guest's memory.
+    /// Completed requests of this vCPU that another vCPU took off the ring. Accesses to
+    /// `remote_head` take the time of accesses to the head of this list in the guest's memory.
     remote: Mutex<Vec<VmRequest>>,
     remote_head: <Simulated as Machine>::Word,
 }
@@ -100,7 +100,8 @@ impl Vcpu {
         self.pending.load(Order::Acquire) != 0
     }
 
-    /// Takes all pending interrupts. The bool is true if an interrupt made the vCPU exit.
+    /// Takes all pending interrupts, a bit set. Also returns true if one of the interrupts made the
+    /// vCPU exit to the host.
     pub(super) fn take_interrupts(&self) -> (u64, bool) {
         let bits = self.pending.swap(0, Order::AcqRel);
         (bits, std::mem::take(&mut *lock_unpoisoned(&self.kicked)))

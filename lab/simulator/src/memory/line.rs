@@ -146,7 +146,8 @@ pub(crate) struct LineAccess {
 #[derive(Debug)]
 pub(crate) struct Caches {
     pub(crate) fabric: Fabric,
-    /// If true, concurrent transfers of one line happen one after the other.
+    /// If true, CPUs that request a line at the same time get it one after the other. If false, no
+    /// CPU waits for another CPU's transfer.
     pub(crate) queueing: bool,
     prices: LinePrices,
 }
@@ -228,8 +229,8 @@ impl Caches {
         Some(self.fetch(line, from, access, wanted))
     }
 
-    /// Returns the socket that supplies a shared line: the reader's socket if it has the line,
-    /// otherwise the socket of the CPU `last`, which fetched the line last.
+    /// Returns the socket that supplies a shared line to `cpu`: the socket of `cpu` if any of its
+    /// CPUs has the line, otherwise the socket of `last`, the CPU that fetched the line last.
     fn nearest(&self, sharers: &CpuSet, last: usize, cpu: usize) -> usize {
         let here = self.fabric.socket_of(cpu);
         let (first, count) = self.fabric.cpus_of(here);

@@ -16,8 +16,8 @@ use millrace_machine::Stage;
 pub(crate) struct LinePrices {
     pub(crate) l1: u64,
     pub(crate) memory: u64,
-    /// Extra cost of an atomic instruction on a line from the CPU's own cache or from memory. For
-    /// other lines, `TransferPrices` includes it.
+    /// Extra cost of an atomic instruction on a line from the CPU's own cache or from memory. The
+    /// costs in `TransferPrices` already include this extra cost.
     pub(crate) locked: u64,
 }
 
@@ -70,8 +70,8 @@ pub(crate) enum TransferKind {
 pub(crate) struct TransferPrices([u64; 4]);
 
 impl TransferPrices {
-    /// Converts the costs of a `Transfer` from nanoseconds to picoseconds. By default, an atomic
-    /// instruction costs a store plus `locked`, the extra cost of a locked instruction.
+    /// Converts the costs of a `Transfer` from nanoseconds to picoseconds. The default cost of an
+    /// atomic instruction is that of a store plus `locked`, the extra cost of a locked instruction.
     pub(crate) fn new(transfer: &Transfer, locked: &Cost) -> Self {
         let ps = |ns: f64| (ns * PS_PER_NS as f64).round() as u64;
         let (load, store) = (transfer.ns, transfer.store_ns.unwrap_or(transfer.ns));

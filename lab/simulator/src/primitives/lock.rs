@@ -191,9 +191,10 @@ impl<T: Send> DerefMut for SimGuard<'_, T> {
 }
 
 /// Returns the time that spinning CPUs take to read a lock's line again after a CPU of socket
-/// `from` wrote the line. `by_socket` is the number of spinning CPUs of each socket. First the
-/// sockets get the line one after the other, except the socket `has`, which already has the line.
-/// Then the other CPUs read from their sockets' shared caches, in all sockets in parallel.
+/// `from` wrote the line. `by_socket` is the number of spinning CPUs of each socket. First, one CPU
+/// of each socket fetches the line from socket `from`, one socket after the other; socket `has`
+/// already has the line. Then the other CPUs read from their sockets' shared caches, in all sockets
+/// in parallel.
 fn read_again_ps(
     fabric: &mut Fabric,
     by_socket: &[u16],
@@ -264,7 +265,8 @@ impl World {
         true
     }
 
-    /// Spends the time in which `lines` cache lines move here from the last holder of the lock.
+    /// Spends the time of moving `lines` cache lines of the protected data from the CPU of the
+    /// lock's last holder to the running CPU.
     fn fetch_data(&mut self, data: &LineState, lines: u64) {
         if lines > 0 {
             let recording = core::mem::take(&mut self.scheduler.recording);

@@ -1,9 +1,9 @@
 //! `SimMeter`: collects statistics of locks that the program builds from atomic words.
 //!
-//! Such a lock reports every release to `SimMeter`, at no cost in virtual time, so that the
-//! statistics list these locks beside the simulated ones. The lock table (lock_table.rs) owns the
-//! counts. The block layer calls this type through `Machine::Meter`. Outside a simulation the calls
-//! count nothing.
+//! Each release of such a lock is reported to `SimMeter`, at no cost in virtual time, so that the
+//! statistics include these locks as well as those of type `SimLock`. The lock table
+//! (lock_table.rs) owns the counts. The block layer calls this type through `Machine::Meter`.
+//! Outside a simulation, nothing is counted.
 
 use crate::model::time::PS_PER_NS;
 use crate::world::private;

@@ -91,8 +91,9 @@ impl World {
             return SpinStep::Again;
         }
         if scheduler.wanted() {
-            // Advance the clock, because context switches may cost nothing, and this loop might
-            // then never end.
+            // Advance the clock before the thread yields its CPU. If context switches cost nothing,
+            // the threads of a CPU could otherwise yield to each other forever, at the same virtual
+            // time.
             scheduler.now_ps += poll_ps;
             scheduler.give_way();
             return SpinStep::Wait;

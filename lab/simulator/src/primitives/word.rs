@@ -1,10 +1,11 @@
 //! Words, lines and counters of the simulated machine.
 //!
-//! Each type holds its value together with the state of its cache line. Inside a simulation an
-//! access waits until its CPU's clock is the earliest, advances that clock by the cost of the
-//! access, and then accesses the value. Outside a simulation, only the value is accessed, with the
-//! given memory orderings. Counters take no virtual time: a counter has a single owner, and on a
-//! real machine an update is one plain instruction on a line that the owner holds.
+//! Each type holds its value together with the state of its cache line. Inside a simulation, an
+//! access first waits until no other CPU that can run has an earlier clock. Then the CPU's clock
+//! advances by the cost of the access, and the value is accessed. Outside a simulation, only the
+//! value is accessed, with the given memory orderings. Counters take no virtual time: a counter has
+//! a single owner, and on a real machine an update is one plain instruction on a line that the
+//! owner holds.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;

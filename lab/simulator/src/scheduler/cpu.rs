@@ -10,7 +10,7 @@ use crate::scheduler::pool::NO_THREAD;
 
 #[derive(Debug)]
 pub(crate) struct CpuState {
-    /// Clock of the CPU in picoseconds; `Scheduler::now_ps` replaces it for the running CPU.
+    /// Clock in picoseconds. Outdated for the running CPU, whose time is in `Scheduler::now_ps`.
     pub(crate) clock_ps: u64,
     /// Thread that occupies the CPU, or `NO_THREAD`.
     pub(crate) current: u32,

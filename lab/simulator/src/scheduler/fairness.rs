@@ -34,7 +34,8 @@ impl Scheduler {
         Some(next)
     }
 
-    /// Limits the lead in run time that a woken thread gained by sleeping (`FairPrices::credit`).
+    /// Raises the run time of a woken thread, if necessary, to the CPU's minimum run time less
+    /// `FairPrices::credit`. Limits the advantage of a thread that has slept for long.
     pub(crate) fn limit_credit(&mut self, thread: u32) {
         let Some(FairPrices { credit, .. }) = self.prices.fairness else { return };
         let cpu = self.pool.thread(thread).cpu;
@@ -43,8 +44,8 @@ impl Scheduler {
         state.ran_ps = state.ran_ps.max(least_ps);
     }
 
-    /// Lets the woken `thread` preempt the current thread of its CPU, if their run times differ by
-    /// more than the model's granularity.
+    /// Lets the woken `thread` preempt the current thread of its CPU, if the current thread's run
+    /// time is larger by more than the model's granularity.
     pub(crate) fn preempt(&mut self, thread: u32, time_ps: u64) {
         let Some(FairPrices { granularity, .. }) = self.prices.fairness else { return };
         let cpu = self.pool.thread(thread).cpu;

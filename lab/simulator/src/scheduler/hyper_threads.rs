@@ -80,7 +80,7 @@ impl Scheduler {
             let (old_ps, new_ps) = (self.cpus[from].fair.least_ps, self.cpus[to].fair.least_ps);
             let state = self.pool.thread_mut(thread);
             state.cpu = to;
-            // A thread's run time counts relative to a minimum that the CPU keeps. Keep the
+            // A run time has a meaning only relative to the minimum run time of its CPU. Keep the
             // difference when the thread moves to another CPU.
             state.ran_ps = (state.ran_ps + new_ps).saturating_sub(old_ps);
         }

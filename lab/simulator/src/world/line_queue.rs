@@ -52,9 +52,9 @@ impl LineQueue {
                 self.turns += 1;
                 near
             }
-            // If `turns_max` is 0, the first waiter gets the line, whatever its socket. Otherwise
-            // the socket has used up its `turns_max` accesses, and the first waiter of another
-            // socket gets the line.
+            // If `turns_max` is 0, the longest waiter gets the line, whatever its socket. Otherwise
+            // the socket that has the line has used up its `turns_max` accesses, and the longest
+            // waiter of another socket follows.
             (Some(near), Some(far)) if turns_max == 0 => near.min(far),
             (Some(near), None) => near,
             (_, Some(far)) => far,
@@ -161,8 +161,9 @@ impl World {
         }
     }
 
-    /// Called after a wake-up. Returns `Mine` if the running thread may access the cache line now.
-    /// If the line is free, chooses the waiting thread that accesses the line next.
+    /// Called when a thread in the queue wakes. If the line is free, chooses the waiting thread
+    /// that accesses the line next. Returns `Mine` if the running thread was chosen, now or by
+    /// another thread.
     fn look_for_turn(&mut self, line: &LineState) -> LineTurn {
         let thread = self.scheduler.thread;
         let socket = line.last_holder().map(|cpu| self.caches.fabric.socket_of(cpu));

@@ -41,8 +41,8 @@ pub(crate) struct LockTable {
     locks: Vec<LockState>,
     free: Vec<u32>,
     rows: Vec<(&'static str, CallSite, LockPicoseconds)>,
-    /// Index in `rows` for each pair of a lock's name and a call site, given by their addresses.
-    /// Code never iterates over the map, because its order is random.
+    /// Index in `rows` for each lock name and call site. The key has the address of the name and
+    /// that of the call site. Code never iterates over the map, because its order is random.
     index: HashMap<(usize, usize), u32>,
     pub(crate) word_locks: WordLockRows,
 }
@@ -123,7 +123,7 @@ impl LockTable {
     }
 
     /// Adds a thread to a lock's queue. Returns the set of all waiting CPUs, including the
-    /// thread's. Also returns, for each socket, the number of CPUs that waited before.
+    /// thread's, and the number of CPUs of each socket that waited before.
     pub(crate) fn wait(&mut self, lock: u32, claim: LockRequest) -> (CpuSet, SpinnersBySocket) {
         let state = &mut self.locks[lock as usize];
         let before = state.waiting_by_socket;

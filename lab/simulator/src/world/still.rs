@@ -1,9 +1,10 @@
-//! `StillGuard`: a guard for code sections that must not call the machine.
+//! `StillGuard`: a guard for code sections that must not call the simulated machine.
 //!
-//! Any call of the machine takes virtual time and may let other simulated threads run. If a thread
-//! holds a lock or borrow of the real machine during such a call, others would wait for it on the
-//! same system thread, forever. Programs mark such sections with `Simulated::hold_still`; world.rs
-//! checks each call. Without debug assertions the guard costs nothing.
+//! Any call of the simulated machine takes virtual time and may switch to another simulated thread.
+//! If the caller holds a native lock, such as a `std` mutex, a thread that then waits for the lock
+//! blocks the system thread on which all simulated threads run, forever. Programs mark code that
+//! holds such locks with `Simulated::hold_still`; world.rs checks each call. Without debug
+//! assertions the guard costs nothing.
 
 use core::cell::Cell;
 use core::marker::PhantomData;

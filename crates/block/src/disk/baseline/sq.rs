@@ -96,7 +96,7 @@ impl<M: Machine> BaselineStack<M> for SingleQueueStack<M> {
                 if refused || list.is_empty() {
                     break;
                 }
-                // Running the queue took time, so the clock is read again.
+                // Running the queue took time, so the next requests get a new time stamp.
                 now_ns = M::now();
             }
         }
@@ -109,7 +109,8 @@ impl<M: Machine> BaselineStack<M> for SingleQueueStack<M> {
         mut now_ns: u64,
     ) -> u32 {
         let mut sent = context.dispatch_staged(serve, now_ns);
-        // A request in `requeued`, perhaps put there just now, means that the driver is busy.
+        // A request in `requeued` means that the driver is busy. `dispatch_staged` and `issue` put
+        // requests there that the driver refused.
         while serve.requeued.is_empty() {
             let rq = fetch(context, &mut self.lock().single);
             let Some(rq) = rq else { break };
@@ -228,7 +229,7 @@ fn insert<M: Machine>(context: &mut QueueContext<'_, M>, plugged: &mut Submitter
     let mut locked = sq.lock();
     locked.single.take_in(plugged);
     if serve.requeued.is_empty() && serve.queue.is_some() && !serve.quiesced {
-        // The request queue is still locked, so its first request is fetched now.
+        // The first request is fetched while the queue is still locked, to save another locking.
         serve.requeued.extend(fetch(context, &mut locked.single));
     }
     drop(locked);
@@ -311,7 +312,8 @@ fn claim<M: Machine>(
         None => Some(bio),
     };
     let Some(mut bio) = bio else { return Ok(None) };
-    // Queued requests are limited, because each of them holds a tag that another drive may need.
+    // Limits the requests that hold a tag (queued, plugged or in flight), because another drive may
+    // need the tags.
     let held = single.queue.len() as u32 + single.plugged + single.in_flight;
     let taken = match held < hctx.depth_max {
         true => hctx.tags.take_one(&mut context.run.hint),
@@ -373,7 +375,8 @@ fn merge<M: Machine>(
     let mut chain = rq.empty();
     let merged = try_merge(&mut chain, bio, &context.disk.limits);
     if let Ok(kind) = merged {
-        // After a front merge, the request begins with the new bio, not marked as inserted yet.
+        // After a front merge, the request begins with the new bio, which has no insertion time
+        // yet.
         chain.mark_inserted(now_ns);
         context.stats.count_merge(chain.op());
         context.trace().merged(kind, &chain);

@@ -76,7 +76,7 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
     }
 
     /// Subtracts one from this design's own counter of requests in flight. Called when a hardware
-    /// queue is closed, for each request that the driver had refused.
+    /// queue is closed, for each request that was counted but that the driver had refused.
     fn forget_issued(&self) {}
 
     fn leak(&self) {}

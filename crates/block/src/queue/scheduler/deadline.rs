@@ -40,8 +40,8 @@ pub(crate) fn of_drive<M: Machine>(parts: &SchedulerParts<M>) -> DriveScheduler<
 /// Nanoseconds between two checks of a hardware queue that waits because another queue of the drive
 /// has bio chains of a higher priority.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
-/// Nanoseconds without a call of `next` after which a queue no longer delays other queues, because
-/// the thread that serves it may hang.
+/// Nanoseconds without a call of `next` after which a queue's bio chains no longer delay those of
+/// other queues: the thread that serves the queue may hang.
 const SERVED_NS: u64 = 100_000_000;
 const PRIORITIES: usize = Priority::Idle as usize + 1;
 
@@ -178,8 +178,8 @@ impl<M: Machine> QueueChains<M> {
         self.classes.iter().position(|class| !class.is_empty())
     }
 
-    /// Finds the oldest bio chain in the priority classes below the highest class in which chains
-    /// wait. Returns the class and direction of that chain if it has waited for `ageing`.
+    /// Finds the oldest bio chain of all priority classes below the highest class that has waiting
+    /// chains. Returns the chain's class and direction if the chain has waited for `ageing`.
     fn aged(&self, now_ns: u64, config: &DeadlineConfig) -> Option<(usize, IoDirection)> {
         let highest = self.highest()?;
         let lower = self.classes.iter().enumerate().skip(highest + 1);

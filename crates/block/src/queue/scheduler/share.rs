@@ -112,8 +112,8 @@ pub(crate) struct DriveParts<M: Machine> {
 }
 
 impl<M: Machine> DriveParts<M> {
-    /// Creates the drive state for a scheduler that a program calls from a scheduler of its own, so
-    /// that no disk exists to provide the state.
+    /// Creates the drive state of a built-in scheduler that a program's own scheduler calls. In
+    /// that case, no disk provides the state.
     pub(crate) fn of_no_drive(cost: CostModel, tags: DriveTags) -> Self {
         DriveParts {
             holds: Arc::new(DriveWaits::new(tags.queues)),
@@ -131,9 +131,9 @@ pub(crate) struct ShareQueue<M: Machine> {
     /// Waiting bio chains and state of each group at this queue (a flow). A flow has the same index
     /// as the group's entry in the queue's mailbox. Flows are never removed.
     flows: Vec<GroupFlow<M>>,
-    /// Two indices in `flows` (queues of groups) for each group number: reads, and other
-    /// operations. Without `Policy::Targets`, the first is for all operations. `u16::MAX` if there
-    /// is no flow yet.
+    /// For each group number, two indices in `flows`: one for reads, one for other operations.
+    /// Without `Policy::Targets`, the first index is for all operations. `u16::MAX` if there is no
+    /// flow yet.
     places: Vec<u16>,
     last_place: usize,
     /// Indices in `flows` of the groups that have waiting bio chains, in no order.
@@ -141,9 +141,9 @@ pub(crate) struct ShareQueue<M: Machine> {
     waiting: WaitingChains,
     in_flight: u32,
     bound: DepthLimit,
-    /// Part of the limit `bound` that requests in flight use, by direction, in 16ths of a small (4
-    /// KiB) request. Requests of groups with a latency target are not counted, because this limit
-    /// does not apply to them.
+    /// Depth that requests in flight take, by direction, in 16ths of a small (4 KiB) request.
+    /// Requests of groups with a latency target are not counted, because the limit `bound` does not
+    /// apply to them.
     counted: [u32; 2],
     /// Virtual start time (in start-time fair queueing) of the bio chain dispatched last.
     virtual_now: u128,
@@ -258,8 +258,8 @@ impl<M: Machine> ShareQueue<M> {
         for &at in &self.active {
             let flow = &self.flows[usize::from(at)];
             match self.stop_of(flow, look) {
-                // If any group waits for depth, `Depth` is returned: the next completion may lift
-                // that limit, so the queue needs no timer.
+                // `Depth` takes precedence over other reasons: the next completion may make room,
+                // so the queue needs no timer.
                 Some(stop) if hold != FlowStop::Depth => hold = stop,
                 Some(_) => {}
                 None => {
@@ -290,9 +290,9 @@ impl<M: Machine> ShareQueue<M> {
             return Some(FlowStop::Priority);
         }
         let counted = self.counted[flow.way];
-        // Long requests of other groups may use up the depth limit. Two kinds of requests may
-        // exceed the limit: any request while `counted` (depth in use) is 0, and the first request
-        // of a group whose usual demand fits into the group's part of the depth.
+        // Long requests of other groups may use up the depth limit. So two kinds of requests may
+        // exceed the limit: any request while no depth is in use (`counted` is 0), and the first
+        // request of a group whose usual demand fits into its part of the depth (`has_all`).
         let is_first = counted == 0 || flow.load.has_all && flow.load.in_flight == 0;
         if !is_first && counted + REQUEST > self.bound.depth[flow.way] && !flow.has_target {
             return Some(FlowStop::Depth);
@@ -468,8 +468,8 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         let is_one_drive = self.waiting.count == 0 || self.waiting.drive == batch.drive();
         assert!(is_one_drive, "a scheduler received bio chains of two drives in one queue");
         self.waiting.drive = batch.drive();
-        // `next` reports waits, but is not called while the block layer cannot dispatch from this
-        // queue. Then `insert` reports waits.
+        // `next`, which reports waits, is not called while the block layer cannot dispatch from
+        // this queue. In that case, `insert` reports waits.
         let stuck =
             self.waiting.count > 0 || self.shared.holds.stopped_by(self.hctx) != WaitReason::Order;
         let mut last_ns = 0;
@@ -551,8 +551,8 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             let service_ns = done.done_ns.saturating_sub(done.picked_ns);
             self.holds.was_at(&self.shared.holds, done.group, service_ns);
         }
-        // An empty hardware queue may send no report for long. `is_over` makes its last report,
-        // which shows old demand, expire soon.
+        // An empty hardware queue may send no report for long, and its last report shows demand
+        // that is gone. `is_over` makes that report expire after `STALE_NS`.
         if is_empty && core::mem::take(&mut self.met.said_demand) {
             self.shared.mails[self.hctx].lock().is_over = true;
         }

@@ -127,8 +127,9 @@ pub struct UsedVolume<V> {
 }
 
 impl<V> UsedVolume<V> {
-    /// Returns the settings of the group that apply to this volume. Child groups divide the weight
-    /// of their parent, but do not inherit its priority and latency target.
+    /// Returns the settings of the group that apply to this volume. If only child groups use the
+    /// volume, only the weight applies: child groups divide it, but do not inherit the priority and
+    /// the latency target.
     pub fn settings(&self, group: &GroupConfig) -> GroupConfig {
         if self.directly {
             return group.clone();

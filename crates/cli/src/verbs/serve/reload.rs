@@ -199,7 +199,8 @@ impl ConfigReloader {
                 daemon.metrics.replace(bound);
             }
             warnings::on_plan(plan, self.flags.metrics);
-            // `on_plan` has logged the warnings of the plan.
+            // `on_plan` has logged the warnings of the plan, so only the warnings after them are
+            // logged here.
             let warnings = &report.warnings[plan.warnings.len()..];
             log(&report, warnings, &reloaded.notes);
             *self.running() = text;
@@ -377,8 +378,8 @@ fn user_of(kind: &str, name: &str, config: &ServeConfig) -> Option<String> {
     }
 }
 
-/// Replaces the paths of drives and Unix sockets in `config` by their spelling in `served`, if both
-/// spellings, such as `./a.img` and `a.img`, lead to the same file.
+/// Keeps the served spelling of paths: if the path of a drive or Unix socket in `config` leads to
+/// the same file as in `served`, such as `./a.img` and `a.img`, the path in `served` replaces it.
 fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
     let known: HashMap<&str, &Spec> =
         served.drives().map(|drive| (drive.name.as_str(), &drive.spec)).collect();

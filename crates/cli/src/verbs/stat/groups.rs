@@ -97,8 +97,7 @@ pub struct GroupDelta {
     pub held_ns: [u64; WaitReason::ALL.len()],
     pub waiting: u64,
     pub waiting_ns: u64,
-    /// Sum, in nanoseconds, of the waits so far of the I/Os that were held when the earlier report
-    /// was made.
+    /// Total time in nanoseconds for which the I/Os held at the earlier report had waited by then.
     pub waited_ns: u64,
 }
 
@@ -190,8 +189,9 @@ pub fn rows(now: &Report, before: Option<&Report>) -> Vec<GroupRow> {
     groups.into_iter().map(row).collect()
 }
 
-/// Costs of I/Os, summed over the volumes that a group used. `wanted`: part of `all` that the group
-/// is due by its weight. `got`: cost of the group's own I/Os. `all`: cost of all groups' I/Os.
+/// Costs of I/Os, summed over the volumes that a group used. `all`: cost of all groups' I/Os.
+/// `wanted`: part of `all` to which the group's weight entitles it. `got`: cost of the group's own
+/// I/Os.
 #[derive(Debug, Clone, Copy, Default)]
 struct CostShares {
     wanted: f64,
@@ -437,8 +437,9 @@ pub mod tests {
         let rows = rows(&report(1, vec![both, group("one", 300, 10, 0)]), None);
         let shares: Vec<[f64; 2]> =
             rows.iter().map(|row| [row.wanted_percent.round(), row.got_percent.round()]).collect();
-        // The I/Os on volume v cost 40, and group `both` is due a quarter; those on volume w cost
-        // 30, all due to `both`. So the group is due 40 of 70, and has used 60: 30 on each volume.
+        // On volume v the I/Os cost 40, and `both` is entitled to a quarter. On volume w they cost
+        // 30, all for `both`. In total `both` is entitled to 40 of 70, and has used 60: 30 on each
+        // volume.
         assert_eq!(shares, [[57.0, 86.0], [75.0, 25.0]]);
     }
 

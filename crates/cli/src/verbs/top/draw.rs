@@ -39,8 +39,8 @@ const COLUMNS: [Column<StatRow>; 14] = [
     ("f/s", 6, EXTRA + 2, |row| short(row.flush.per_second)),
     ("d/s", 6, EXTRA + 2, |row| short(row.discard.per_second)),
 ];
-/// Columns of this rank or a higher one are shown only if the screen is wide enough for a graph
-/// beside the table.
+/// Lowest rank of the columns that are shown only if the screen is wide enough for a graph beside
+/// the table.
 const EXTRA: u8 = 10;
 const GRAPH_ROOM: u16 = 24;
 const GROUP_COLUMNS: [Column<GroupRow>; 8] = [
@@ -146,8 +146,8 @@ fn lower<T: ListedRow>(
 /// Joins texts to lines of at most `width` characters, with two spaces between texts. A text is
 /// never split across lines.
 fn lines(pieces: &[impl AsRef<str>], width: usize) -> Vec<String> {
-    // `wrapped` puts one space between texts. The second space is U+001F at the end of each text,
-    // where `wrapped` does not break the line, and is replaced afterwards.
+    // `wrapped` joins texts with one space. Each text ends with U+001F, at which `wrapped` does not
+    // break the line, and which becomes the second space.
     let words = pieces.iter().map(|piece| format!("{}\u{1f}", piece.as_ref()));
     let text = wrapped(words, width + 1);
     text.lines().map(|line| line.replace('\u{1f}', " ").trim_end().to_owned()).collect()

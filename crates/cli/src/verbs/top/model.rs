@@ -192,8 +192,8 @@ impl TopModel {
         (self.interval.as_secs_f64() * HISTORY as f64).ceil().min(KEPT_S as f64) as usize
     }
 
-    /// Replaces the graphs by the daemon's history. Before this call, a graph has only the average
-    /// since the daemon's start.
+    /// Fills the graphs with the daemon's history. Before this call, a graph has only one value,
+    /// the average since the daemon's start.
     pub fn recall(&mut self, past: &History) {
         let mut recalled = Vec::new();
         for key in self.all_rows().map(ListedRow::key) {

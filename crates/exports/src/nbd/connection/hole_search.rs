@@ -7,14 +7,14 @@
 pub(crate) const HOLE_BYTES_MIN: u64 = 64 * 1024;
 const PASSES_MAX: u8 = 64;
 
-/// Back-off of hole queries: after n queries in a row that found data, the next 2^(n-1) reads (64
-/// at most) make no query.
+/// Back-off of hole queries: each consecutive query that finds data doubles the number of following
+/// reads that make no query, from 1 up to 64.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct HoleSearch {
     /// Number of reads to skip before the next hole query.
     left: u8,
-    /// Length of the last back-off: number of reads that skip the hole query after a query that
-    /// found data. 0 after a query that found a hole.
+    /// Number of reads that were to skip the hole query after the last query found data. 0 if the
+    /// last query found a hole, or before the first query.
     passes: u8,
 }
 
@@ -31,7 +31,7 @@ impl HoleSearch {
         (self.left, self.passes) = (0, 0);
     }
 
-    /// Records that the read found data, and doubles the number of reads without a hole query.
+    /// Records that the query found data. Doubles the number of following reads that make no query.
     pub(crate) fn note_data(&mut self) {
         let passes = (2 * self.passes).clamp(1, PASSES_MAX);
         (self.left, self.passes) = (passes, passes);

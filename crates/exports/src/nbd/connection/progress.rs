@@ -41,8 +41,9 @@ impl Progress {
         (self.since_ns, self.since_bytes) = (now_ns, self.bytes);
     }
 
-    /// Returns true if the client was too slow over `period_ns`. Other clients have waited for
-    /// memory since `from_ns`; a measurement that began earlier is restarted.
+    /// Returns true if the client's mean transfer rate over at least `period_ns` was too low. Other
+    /// clients have waited for memory since `from_ns`, and only the rate since then counts: a
+    /// measurement that began earlier is restarted.
     pub(crate) fn is_slow(&mut self, (from_ns, now_ns): (u64, u64), period_ns: u64) -> bool {
         if self.since_ns < from_ns {
             self.restart_rate(now_ns);

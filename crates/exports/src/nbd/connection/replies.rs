@@ -16,11 +16,14 @@ use crate::nbd::memory::{BufferPool, PoolBuffer};
 use crate::nbd::ring::{SendBacklog, empty_message};
 use millrace_nbd::{REPLY_BYTES_MAX, ReplyBuffer};
 
-/// Limit of requests in flight plus unsent replies of one connection, so that one batch takes all
-/// replies. Two segments per reply stay below the kernel's limit of 1,024 segments per message.
+/// Maximum number of requests in flight plus unsent replies of one connection. All its replies fit
+/// into one batch, whose segments (two per reply) stay below the kernel's limit of 1,024 per
+/// message.
 pub(crate) const BATCH_REPLIES: usize = 256;
 
-/// Size, in bytes, above which copying a reply into the socket takes longer than waking the client.
+/// Size of a reply, in bytes, from which copying it into the socket takes longer than waking the
+/// client. If a batch has only one reply and it is that long, its header is sent ahead of its
+/// payload.
 const LONG_BYTES: usize = 32 * 1024;
 
 #[derive(Debug)]

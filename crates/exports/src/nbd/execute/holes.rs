@@ -4,8 +4,8 @@
 //! too.
 //!
 //! Invariants: the whole range of such a read is a hole, so that the reply is one chunk, as the DF
-//! flag demands. No hole chunk is sent for a read that may fail, or if a write to the range has
-//! completed before the read arrived. Specification: "Structured reply types".
+//! flag demands. No hole chunk is sent for a read that may fail. Every write that completed before
+//! the read arrived is taken into account. Specification: "Structured reply types".
 
 use millrace_block::Op;
 

@@ -52,7 +52,8 @@ impl WorkerContext {
     }
 
     /// Returns true if the volume's requests on this thread may take `bytes` more memory. The limit
-    /// is the thread's share of the free memory, so that a stuck volume cannot take all memory.
+    /// is the free memory divided by the number of threads, so that a stuck volume cannot take all
+    /// memory. A thread's only volume, and a volume that holds no memory, have no limit.
     fn lane_may_hold(&self, lane: u32, bytes: usize) -> bool {
         let held_bytes = self.submitter.lanes[lane as usize].held_bytes;
         let free_bytes = self.pool.budget.free_bytes() + self.pool.idle_bytes();
@@ -98,8 +99,9 @@ impl WorkerContext {
             return self.refuse_stuck(conn, request);
         }
         self.submitter.lanes[lane].memory_waiters.push(conn.index);
-        // Only requests of the volume can free the memory. Connections to other volumes must not
-        // wait behind this one, so it leaves the server's waiting line for memory.
+        // The connection waits for memory that requests of its volume hold. Connections to other
+        // volumes must not wait behind it, so the connection leaves the server's waiting line for
+        // memory.
         conn.stop_waiting(&mut self.pool);
         conn.memory_wait = MemoryWait::Buffers;
         TakeResult::NoMemory

@@ -129,8 +129,8 @@ impl WorkerContext {
     /// no further requests.
     pub(super) fn take_secure_input(&mut self, conn: &mut Connection) {
         if conn.phase == ConnectionPhase::Handshake {
-            // `has_more` is true if received bytes are left for the next loop iteration. During the
-            // negotiation `decrypt` sets it; in a session receive.rs does.
+            // `has_more` means that received bytes are left for the next loop iteration. The flag
+            // is cleared here during the negotiation, and by receive.rs in a session.
             conn.turn.has_more = false;
         }
         while self.decrypt(conn) {
@@ -180,7 +180,8 @@ impl WorkerContext {
         }
     }
 
-    /// Logs that TLS is established, and tells the client's `Handshake` so, once per connection.
+    /// Once per connection, logs that TLS is established and informs the NBD negotiation
+    /// (`Handshake`).
     fn is_secured(&mut self, conn: &mut Connection) {
         let (Some(tls), Some(negotiation)) = (&mut conn.tls, &mut conn.negotiation) else { return };
         if tls.told || !tls.session.is_established() {

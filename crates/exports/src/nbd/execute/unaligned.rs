@@ -4,8 +4,8 @@
 //! or zeroing reads, changes and writes back the blocks at its ends (bounce.rs). A discard leaves
 //! out partial blocks.
 //!
-//! Invariants: FUA applies to each write of a request. A request gets one buffer at its start, and
-//! no further buffer later. Specification, "Block size constraints": a client that did not
+//! Invariants: FUA applies to each write of a request. A request gets all the memory that it needs
+//! at its start, as one buffer. Specification, "Block size constraints": a client that did not
 //! negotiate block sizes may assume a granularity of one byte.
 
 use millrace_block::Op;
@@ -15,8 +15,8 @@ use crate::nbd::connection::Connection;
 use crate::nbd::submit::bounce::{UnalignedRequest, first_bounce};
 use crate::nbd::submit::ticket::{Ticket, TicketMemory};
 
-/// Makes a read or write cover whole blocks. Returns the size of the buffer that it needs, in
-/// bytes: behind the blocks of a write there is room for the contents of the first and the last
+/// Extends a read or write to whole blocks. Returns the size of its buffer in bytes. A write's
+/// buffer has space for two more blocks at its end: the original contents of the first and the last
 /// block.
 #[cold]
 pub(super) fn extend_to_blocks(ticket: &mut Ticket, request: ClientRequest<'_>) -> usize {

@@ -3,10 +3,10 @@
 //! write in time.
 //!
 //! To write a part of a block the server reads the block, changes it and writes it back. Such a
-//! write locks its blocks exclusively, so that no other write to them is lost. The first event that
-//! needs locks starts the table: each thread that has opened the volume then enters its writes,
-//! including those in flight, and calls `confirm`. Exclusive locks are granted once all threads
-//! have called `confirm`.
+//! write locks its blocks exclusively, so that no other write to them is lost. Locking begins at
+//! the first event that needs a lock. Each I/O thread that has opened the volume then adds its
+//! writes in flight to the table, calls `confirm`, and takes a lock for each new write. Exclusive
+//! locks are granted only after all these threads have called `confirm`.
 //!
 //! Invariants: overlapping ranges are held at the same time only by writers of whole blocks.
 //! Waiting writes queue in order, and none overtakes another that waits for the same block.
@@ -115,9 +115,9 @@ impl RangeLocks {
         lock(&self.0).entries.insert(0, entry);
     }
 
-    /// Tells the table that all writes in flight of the calling thread are entered. Each thread
-    /// that opened the volume before the table was started must call this once: after the start, or
-    /// when it closes the volume. Returns true if a waiting write was granted its range.
+    /// Reports that the table contains all writes in flight of the calling thread. Each thread that
+    /// opened the volume before `start` must call this once: after `start`, or when the thread
+    /// closes the volume. Returns true if a waiting write was granted its range.
     pub(crate) fn confirm(&self) -> bool {
         let mut table = lock(&self.0);
         table.unconfirmed -= 1;
@@ -125,7 +125,7 @@ impl RangeLocks {
     }
 
     /// Requests the lock of a range for a write. Returns false if the write has to wait;
-    /// `take_ready` returns its ID later.
+    /// `take_ready` returns the write's ID once it holds the lock.
     pub(crate) fn claim(&self, key: RangeHolder, sectors: Range<Sector>, mode: RangeMode) -> bool {
         let mut table = lock(&self.0);
         let at = table.entries.len();
@@ -144,9 +144,10 @@ impl RangeLocks {
         table.settle()
     }
 
-    /// Makes the lock of a write in flight exclusive. The client of the write has left or gets an
-    /// error, but the write may still run and must not overwrite a newer one. Returns false until
-    /// all threads enter their writes in the table.
+    /// Makes the lock of a write in flight exclusive, so that newer writes to its sectors wait. The
+    /// client of the write has left or is about to get an error, but a drive may still execute the
+    /// write, and must not overwrite newer data with it. Returns false if some thread has not added
+    /// its writes to the table yet.
     pub(crate) fn fence(&self, key: RangeHolder) -> bool {
         let mut table = lock(&self.0);
         let own = table.entries.iter_mut().filter(|entry| entry.key == key);

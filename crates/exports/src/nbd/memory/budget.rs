@@ -39,7 +39,8 @@ type RegionBytes = [usize; SIZE_CLASSES + 1];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryPart {
-    /// All payload memory, for a request within its connection's window (reserved memory).
+    /// All payload memory. Only a request that fits into its connection's window (the memory
+    /// reserved for the connection) may use this part.
     Window,
     /// Payload memory that is not reserved for the windows of connections.
     Shared,
@@ -48,19 +49,20 @@ pub(crate) enum MemoryPart {
 #[derive(Debug, Default)]
 pub(crate) struct MemoryBudget {
     max_bytes: usize,
-    /// Payload memory, in bytes, that requests of a size class leave free for each smaller size
-    /// class.
+    /// Payload memory, in bytes, reserved for each size class against requests of larger size
+    /// classes.
     kept_bytes: usize,
     /// Payload memory reserved for all connections together, in bytes. Each connection's equal part
     /// is its window.
     windows_bytes: usize,
-    /// Size of one window in bytes: the memory that a connection can use at any time.
+    /// Size of one window in bytes: the memory that is reserved for one connection.
     pub(crate) window_bytes: usize,
     /// Copy of the sum of `BudgetState::mapped`, readable without the lock.
     mapped_bytes: AtomicUsize,
     /// Copy of the number of connections in the waiting line, readable without the lock.
     waiting: AtomicUsize,
-    /// True if mapped memory or the waiting connections changed; other threads must be woken.
+    /// True if mapped memory or the waiting line has changed since the other threads were last
+    /// woken.
     has_news: AtomicBool,
     state: Mutex<BudgetState>,
 }
@@ -124,8 +126,9 @@ impl MemoryBudget {
         self.free_bytes() < self.windows_bytes
     }
 
-    /// Returns the number of bytes that a connection may hold beyond its reserved memory and its
-    /// first request. `idle_bytes` is mapped memory of the thread's pool that is not in use.
+    /// Returns the total number of bytes that a connection may hold when it exceeds its window
+    /// (reserved memory). A connection that holds no memory may take any size for its next request.
+    /// `idle_bytes` is mapped memory of the thread's pool that is not in use.
     #[inline]
     pub(crate) fn share_bytes(&self, idle_bytes: usize) -> usize {
         (self.free_bytes().saturating_sub(self.windows_bytes) + idle_bytes) / 8
@@ -205,8 +208,8 @@ impl MemoryBudget {
             true
         });
         if is_admitted && waiter.account.is_some() {
-            // The request may have filled its group's memory account. Connections of a full account
-            // no longer delay other groups, so other threads must check the waiting line again.
+            // The request may have filled its group's memory account. The waiting line then skips
+            // other connections of that account, so a connection of another thread may be next.
             self.announce();
         }
         is_admitted
@@ -222,9 +225,10 @@ impl MemoryBudget {
         });
     }
 
-    /// Returns the connection that gets the next buffer of size class `class`. `last`, if given,
-    /// waits behind all others. A smaller request may overtake a larger one only if the larger one
-    /// still fits in afterwards.
+    /// Returns the connection that gets the next buffer of size class `class`. `last`, if given, is
+    /// added to the end of the waiting line. A smaller request may overtake a larger one only if it
+    /// leaves enough memory for the larger one, not counting memory held by the larger one's size
+    /// class and above.
     fn next_of(
         &self,
         state: &BudgetState,

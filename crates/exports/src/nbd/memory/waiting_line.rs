@@ -108,9 +108,9 @@ impl WaitingLine {
         let AccountLimits { max_bytes, kept_bytes } = limits;
         let (class, held_bytes) = (waiter.class(), self.class_bytes);
         let smaller = held_bytes[..class].iter().map(|bytes| kept_bytes.max(*bytes));
-        // A single large request may exceed the limit of the larger size classes. Their memory
-        // counts only up to that limit, so that such a request does not use up the reserve of
-        // smaller classes.
+        // Memory of larger size classes counts only up to their limit (`larger_max`). A single
+        // large request may exceed this limit, and must not use up the memory reserved for smaller
+        // classes.
         let larger_max = max_bytes / 2 - (class + 1) * kept_bytes;
         let larger = held_bytes[class + 1..].iter().sum::<usize>().min(larger_max);
         let all_bytes = smaller.sum::<usize>() + held_bytes[class] + larger;
@@ -119,8 +119,9 @@ impl WaitingLine {
 
     /// Returns the waiting connections that may use free memory, in order. `last`, if given, is
     /// added at the end. Connections without a group account are always included. Of each account
-    /// only the first connection is included, and only if the account is not full for its request,
-    /// and if all accounts together were full for no earlier connection of its size class.
+    /// only the first connection is included, and only if its request exceeds neither the limit of
+    /// the account nor the limit of all accounts together. If it exceeds only the latter, all later
+    /// connections of its size class that have an account are left out, too.
     pub(crate) fn contenders(
         &self,
         limits: AccountLimits,

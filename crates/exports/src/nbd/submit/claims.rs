@@ -1,8 +1,8 @@
 //! Range locks for the writes of one I/O thread.
 //!
-//! A thread enters its writes to a volume in the volume's
-//! [`RangeLocks`](crate::nbd::exports::ranges::RangeLocks) once any client of the volume writes
-//! partial blocks, leaves while its writes are in flight, or gets no answer to a write in time.
+//! Writes to a volume take locks from its [`RangeLocks`](crate::nbd::exports::ranges::RangeLocks)
+//! only after a client of the volume has written partial blocks, has left while its writes were in
+//! flight, or has got no answer to a write in time.
 //!
 //! Invariants: while a block is read and written back, no other request of the server writes it. If
 //! the client of a write got an error or left, but the write may still run, newer writes to the
@@ -34,10 +34,10 @@ impl Submitter {
         holds
     }
 
-    /// Makes newer writes of the same blocks wait for a write whose client has left or gets no
-    /// answer in time, since the write may still run. Returns false while some thread has not yet
-    /// entered its writes in the volume's `RangeLocks`; until then no error may be sent to the
-    /// client.
+    /// Makes newer writes to the same blocks wait for write `id`, whose client has left or is about
+    /// to get an error: a drive may still execute the write. Returns false if some thread has not
+    /// added its writes to the volume's `RangeLocks` yet; the caller must then not send the error
+    /// yet.
     pub(crate) fn fence(&mut self, id: u32) -> bool {
         let ticket = self.tickets.get(id);
         if !ticket.op.is_write() || ticket.waits.claim == RangeClaim::Waiting {

@@ -18,9 +18,9 @@ use super::ticket::{Ticket, TicketState};
 use super::waiting_tickets::WaitingTickets;
 
 pub(crate) const CHANNEL_DEPTH: u32 = 1024;
-/// Number of the channel's places reserved for groups with at most `FEW` started requests. Without
-/// the reserve, other groups could fill the channel, and the block layer's scheduler orders only
-/// requests that have a place.
+/// Number of places in the channel that only groups with at most `FEW` unfinished requests may use.
+/// Otherwise a busy group could fill the channel, and the block layer's scheduler would not see the
+/// requests of other groups, because it orders only requests that are in the channel.
 const RESERVED: u32 = 64;
 const FEW: u32 = 16;
 /// Number of overdue requests (not answered by drives in time) at which a volume counts as stuck.
@@ -30,7 +30,8 @@ pub(crate) struct VolumeLane {
     pub(crate) channel: Channel<Native>,
     pub(crate) served: Arc<ServedVolume>,
     pub(crate) clients: u32,
-    /// True if the volume stays open without clients, as opening its drives may be slow or fail.
+    /// True if the volume stays open while it has no client, because opening its drives again could
+    /// be slow or fail.
     pub(crate) is_kept: bool,
     /// Requests that wait for a place in the channel, or for a limit of their group.
     pub(crate) waiting: WaitingTickets,
@@ -39,10 +40,11 @@ pub(crate) struct VolumeLane {
     /// Time limit of the volume's drives for one request, in nanoseconds; 0 for no limit.
     pub(crate) timeout_ns: u64,
     pub(crate) look_ns: u64,
-    /// Timeouts of the volume's drives that the block layer had counted at the last search for
-    /// overdue requests.
+    /// Total number of timeouts of the volume's drives, as read at the last search for overdue
+    /// requests.
     pub(crate) timeouts: u64,
-    /// Number of further searches for overdue requests in which a drive counts as late.
+    /// Number of further searches for overdue requests in which a drive still counts as late
+    /// because of its last timeout.
     pub(crate) late_looks: u8,
     /// Number of requests in the block layer or waiting for space there, without overdue requests.
     pub(crate) started: u32,
@@ -85,8 +87,8 @@ impl VolumeLane {
         self.overdue >= OVERDUE_MAX
     }
 
-    /// Returns true if the channel's free places are reserved for groups with few started requests,
-    /// and `group` has more.
+    /// Returns true if `group` may not submit now: only reserved places are free in the channel
+    /// (see `RESERVED`), and the group has more than `FEW` unfinished requests.
     #[inline]
     pub(crate) fn is_reserved_for_others(&self, group: GroupId) -> bool {
         self.channel.in_flight() >= CHANNEL_DEPTH - RESERVED
@@ -110,8 +112,8 @@ impl VolumeLane {
         self.by_group[group] += 1;
     }
 
-    /// Returns true if the I/O thread can close the volume: it has no client, no request, and no
-    /// memory that a drive may still use, and need not stay open.
+    /// Returns true if the I/O thread can close the volume: no client uses it, no request is left,
+    /// no drive may still access a request's memory, and `is_kept` is false.
     pub(crate) fn is_unused(&self) -> bool {
         (self.clients, self.started, self.overdue) == (0, 0, 0)
             && !self.is_kept
@@ -132,11 +134,12 @@ impl VolumeLane {
     }
 }
 
-/// Factor by which the timeout of a cached volume exceeds that of its drives, because a flush of
-/// the cache writes all dirty pages.
+/// Timeout of a cached volume, as a multiple of the longest timeout of its drives. The timeout must
+/// be long, because a flush of the cache writes all dirty pages.
 const CACHE_TIMEOUTS: u64 = 20;
 
-/// Returns the longest timeout of a volume's drives in nanoseconds; 0 if some drive has no timeout.
+/// Returns a volume's timeout in nanoseconds: the longest timeout of its drives, times
+/// `CACHE_TIMEOUTS` if the volume is cached; 0 if some drive has no timeout.
 fn longest_timeout(volume: &Volume<Native>) -> u64 {
     let timeouts = volume.drives().iter().map(|disk| nanoseconds(disk.timeout()));
     let longest = timeouts.reduce(|a, b| if a == 0 || b == 0 { 0 } else { a.max(b) }).unwrap_or(0);

@@ -16,8 +16,8 @@ use super::super::exports::ServedVolume;
 use super::lane::{CHANNEL_DEPTH, VolumeLane};
 
 /// Number of volumes that the I/O threads together open at start-up, although no client uses them.
-/// Opening a file drive may start a pool thread that never ends; there are at most
-/// [`POOL_THREADS_KEPT`] such threads.
+/// Opening a file drive may start a permanent pool thread for file I/O. There are at most
+/// [`POOL_THREADS_KEPT`] such threads, so opening more volumes would start no more.
 const OPEN_EARLY: usize = POOL_THREADS_KEPT;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -65,8 +65,8 @@ impl VolumeLanes {
     }
 
     /// Opens volumes before the server reports that it is ready: all volumes whose drives may be
-    /// slow or fail to open, and a few others. Opening the others starts the threads for file I/O
-    /// before the first request.
+    /// slow to open or fail to open, and up to `OPEN_EARLY` of the rest, so that threads for file
+    /// I/O are started before the first request.
     pub(crate) fn open_early(
         &mut self,
         ctx: &mut IoContext,

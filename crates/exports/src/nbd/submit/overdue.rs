@@ -15,8 +15,9 @@ use super::lane::VolumeLane;
 use super::ticket::{RangeClaim, Ticket, TicketMemory, TicketState};
 use crate::nbd::memory::BufferPool;
 
-/// Number of searches for overdue requests per timeout. A request is overdue at search number
-/// `LOOKS` + 1 after its start, because the first search may follow the start immediately.
+/// Number of searches for overdue requests per timeout. A request is overdue when search number
+/// `LOOKS` + 1 still finds it. The first search may come right after the request's start, so
+/// `LOOKS` searches may span less than the timeout.
 pub(crate) const LOOKS: u8 = 4;
 
 impl VolumeLane {
@@ -24,8 +25,9 @@ impl VolumeLane {
         self.started > 0 && self.timeout_ns > 0
     }
 
-    /// Returns true if a drive has recently had a request for longer than its timeout. The block
-    /// layer counts such a request again after each further timeout.
+    /// Returns true if the block layer has recently counted a timeout of a drive. A request that a
+    /// drive does not complete is counted again after each further timeout, so a hung drive stays
+    /// late.
     pub(crate) fn has_late_drive(&mut self) -> bool {
         let volume = self.channel.volume();
         let below = volume.below().map_or(&[][..], |below| below.drives());
@@ -53,9 +55,9 @@ impl Submitter {
     }
 
     /// Searches a volume's started requests once and returns the overdue ones. Requests that wait
-    /// for a limit of their group are exempt. All requests are exempt while a drive reconnects,
-    /// because the drive itself then limits their time. All are also exempt while no drive is late
-    /// with a request, because they then only wait for their turn.
+    /// for a limit of their group are exempt. No request is overdue while a drive reconnects,
+    /// because the drive itself then limits the time of its requests, or while no drive is late,
+    /// because old requests then merely wait in a queue.
     pub(crate) fn find_overdue(&mut self, lane: usize) -> Vec<u32> {
         let (mut found, tickets, its) = (Vec::new(), &mut self.tickets, &mut self.lanes[lane]);
         let is_late = its.has_late_drive();
@@ -84,8 +86,8 @@ impl Submitter {
     }
 
     /// Drops a closed connection's requests that wait for space in a channel or for a limit of
-    /// their group. The connection's other requests end later, and newer writes of the same blocks
-    /// wait for them.
+    /// their group. Requests that are already submitted complete later; until such a write
+    /// completes, newer writes to the same blocks wait.
     pub(crate) fn drop_waiting_of(&mut self, serial: u64, pool: &mut BufferPool) {
         for lane in 0..self.lanes.numbers() {
             if self.lanes.get_mut(lane).is_none() {

@@ -3,8 +3,8 @@
 //! - A connection may delay a receive until its client has read most replies (has caught up), but
 //!   for [`CATCH_UP_NS`] at most: the client may have to send a long write before it reads.
 //! - A connection is closed if its send, or receive of a payload, stalls for the stall timeout.
-//! - While others wait for memory, a connection that holds more than was reserved for it is closed
-//!   if it transfers too little (progress.rs).
+//! - While other connections wait for memory, a connection that holds more than its reserved memory
+//!   is closed if its transfer rate is too low (progress.rs).
 //! - A socket without an outstanding operation is checked for a disconnect regularly.
 //!
 //! Invariant: delayed receives are listed in order of time. Entries that are no longer valid are

@@ -129,8 +129,8 @@ impl Worker {
     }
 
     /// Completes requests whose clients have left, before the thread flushes its volumes. Waits as
-    /// long as caches make progress in writing dirty pages. Data of a request that completes after
-    /// the flush would stay in the cache's memory and be lost, although acknowledged.
+    /// long as caches make progress in writing dirty pages. If a write completed after the flush,
+    /// its data would stay in the cache's memory and be lost.
     fn carry_out(&mut self, limit: &mut Deadline<Native>) -> Result<(), Error> {
         let volumes = &self.core.submitter.lanes.volumes();
         let mut progress: Vec<Progress> = volumes.iter().map(Progress::watched).collect();

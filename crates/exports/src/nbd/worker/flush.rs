@@ -1,9 +1,9 @@
 //! Final flush of all volumes by an I/O thread, after the last of its requests.
 //!
-//! A drive that does not answer in time is reported, and the stop continues. The deadline is
-//! extended for drives below a cache as long as they make progress, because all dirty pages are
-//! written to them. The block layer may merge the flushes of several threads, so each thread
-//! continues to serve its drives until the flushes of all threads are answered.
+//! A drive that does not answer in time is reported, and the stop continues. For a volume with a
+//! cache, the deadline is extended as long as its drives make progress, because the flush writes
+//! all dirty pages to them. The block layer may merge the flushes of several threads, so each
+//! thread continues to serve its drives until the flushes of all threads are answered.
 
 use millrace_block::Error;
 use millrace_machine::{Deadline, Machine, Native};
@@ -58,8 +58,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Serves the drives until the flushes of all threads have completed, because merged flushes
-    /// may be on this thread's queue. Waits a little longer than for its own flush.
+    /// Serves the drives until the flushes of all threads have completed: the block layer may have
+    /// merged flushes of other threads into one on this thread's hardware queue. The time limit is
+    /// a little longer than the limit for this thread's own flushes.
     pub(super) fn await_flushes(&mut self, limit: &mut Deadline<Native>) -> Result<(), Error> {
         let WorkerContext { ctx, submitter, shared, .. } = &mut self.core;
         let (lanes, more_ns) = (&mut submitter.lanes, MORE_NS + CUT_OFF_NS);

@@ -45,7 +45,7 @@ impl Worker {
     }
 
     /// While connections wait for memory, unmaps memory that this thread does not use. Wakes the
-    /// other threads if the memory or the waiting line has changed.
+    /// other threads if mapped memory or the waiting line has changed since they were last woken.
     pub(crate) fn share_memory(&mut self) {
         if self.core.pool.budget.is_wanted() {
             self.core.pool.trim_for_others();

@@ -224,8 +224,8 @@ fn serve(
     *lock(&link.frontend) = Some(Frontend::new(copy, device.totals()));
     let device = Arc::new(Mutex::new(device));
     let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&device));
-    // A stop of the export before `link.frontend` was set did not disconnect this frontend. In that
-    // case the first `wait` reports the stop and ends this loop.
+    // If the export was stopped before `link.frontend` was set, the stop did not disconnect this
+    // frontend. The first `wait` then reports the stop and ends this loop.
     loop {
         let mut fds: Vec<&dyn AsFd> = vec![&peeked];
         fds.extend(socket.map(|socket| socket as &dyn AsFd));

@@ -47,7 +47,7 @@ impl Service for IoThread {
         let mut failures = Vec::new();
         let mut limit = self.common.stop.deadline();
         let drained = served.and_then(|()| self.drain(&mut limit));
-        // The flush is not counted, because it does not belong to a guest.
+        // Counts unfinished guest requests before the final flush, which would be counted as well.
         let left = self.channel.in_flight();
         // The thread whose requests are complete last does the final flush, because the writes of
         // all other threads are then complete, too.
@@ -83,9 +83,9 @@ impl Service for IoThread {
 impl IoThread {
     fn drain(&mut self, limit: &mut Deadline<Native>) -> Result<(), Error> {
         self.channel.lift_limits();
-        // Each queue gets a sender without a receiver, because no control thread needs the bases of
-        // the rings (indices of the next requests). After a restart, the frontend finds the bases
-        // in its rings.
+        // `stopping` marks each queue as stopping. The sender needs no receiver, because no control
+        // thread needs the base of a ring (the index of its next request): after a restart, the
+        // frontend finds the bases in its rings.
         let (nobody, _) = std::sync::mpsc::channel();
         for served in self.queues.iter_mut().flatten() {
             served.queue.stopping.get_or_insert_with(|| nobody.clone());

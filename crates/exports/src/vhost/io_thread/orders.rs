@@ -58,8 +58,8 @@ impl IoThread {
     fn start(&mut self, mut queue: Box<Queue>) {
         let kick = queue.notifiers.kick.take().map(|fd| self.kicks.add(fd));
         queue.suppress_kicks();
-        // Interrupts the guest in case an earlier daemon was killed before it did so. A superfluous
-        // interrupt does no harm.
+        // Interrupts the guest, in case an earlier daemon was killed after it had published answers
+        // and before it sent the interrupt. A superfluous interrupt does no harm.
         queue.interrupt();
         let free = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
         if free == self.queues.len() {

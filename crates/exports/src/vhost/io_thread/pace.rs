@@ -2,12 +2,12 @@
 //!
 //! The functions read no clock: their callers, I/O threads and the simulator, pass all times.
 //!
-//! Waiting delays the requests taken so far and can save the fixed cost of one submission. So a
-//! wait is never longer than the mean measured cost of a submission (0 until one has needed a
-//! system call), nor than a configured maximum. Within this limit the thread waits only while more
-//! requests are likely: they arrive at short intervals, and the client has fewer requests
-//! outstanding than its recent peak. A client at its peak sends nothing until a request completes.
-//! Paper: \[MIOT\] workload-aware batch submission.
+//! Waiting delays the requests taken so far and can save the fixed cost of one submission. So the
+//! longest wait is the mean measured cost of a submission (0 until a submission has needed a system
+//! call) or a configured maximum, whichever is shorter. Within this limit the thread waits only
+//! while more requests are likely: they arrive at short intervals, and the client has fewer
+//! requests outstanding than its recent peak. A client at its peak sends nothing until a request
+//! completes. Paper: \[MIOT\] workload-aware batch submission.
 
 /// Weight of a new value in an average: 1/2^`WEIGHT_SHIFT`.
 const WEIGHT_SHIFT: u32 = 3;
@@ -130,8 +130,8 @@ impl BatchPacer {
         if in_hand == 0 || now_ns >= until_ns || self.outstanding >= self.peaks.peak() {
             return None;
         }
-        // An average gap between arrivals of 0 ns counts as 1 ns. Otherwise no pause would be
-        // shorter than `OVERDUE_GAPS` gaps, so the thread would never expect another request.
+        // An average gap of 0 ns counts as 1 ns. With a gap of 0, `quiet_ns` would never be less
+        // than `OVERDUE_GAPS` gaps, and the thread would never expect another request.
         let gap_ns = self.gap.ns().max(1);
         let quiet_ns = now_ns.saturating_sub(self.last_ns);
         let expected = quiet_ns < OVERDUE_GAPS * gap_ns && now_ns + gap_ns <= until_ns;

@@ -1,10 +1,10 @@
 //! Adaptive polling: decides how long to poll for work before sleeping.
 //!
 //! The functions read no clock: their callers, I/O threads and the simulator, pass all times. A
-//! thread polls for as long as its last wait took, if polling could have covered that wait. A wait
-//! with a sleep also includes two wake-ups, so polling could have covered waits of up to three
-//! times the longest poll. After a longer wait, and after a few polls without success, the thread
-//! sleeps at once. Kernel counterpart: `halt_poll_ns` of KVM.
+//! thread polls for as long as its last wait took, if that wait was short enough for a poll to have
+//! found the work. A wait with a sleep also includes two wake-ups, so waits of up to three times
+//! the longest poll count as short enough. After a longer wait, and after a few polls without
+//! success, the thread sleeps at once. Kernel counterpart: `halt_poll_ns` of KVM.
 
 /// Minimum duration of a poll in nanoseconds, like KVM's `halt_poll_ns_grow_start`.
 const START_NS: u64 = 10_000;

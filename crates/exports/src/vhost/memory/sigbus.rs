@@ -137,7 +137,7 @@ fn replace((mut start, mut end): (usize, usize), address: usize, page: usize) ->
 extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid `siginfo_t`.
     let address = unsafe { (*info).si_addr() }.addr();
-    // Relaxed: a mapping's entry is counted in `USED` before a thread learns of the mapping.
+    // Relaxed: a thread learns of a mapping only after `USED` includes the mapping's entry.
     for entry in &TABLE[..USED.load(Ordering::Relaxed)] {
         let Some(Mapping { start, end, page }) = entry.pin(address as u64) else { continue };
         // The mapping's table entry is marked as hit before its memory turns to zeroes. So a thread
@@ -155,7 +155,8 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     }
     let previous = PREVIOUS.get();
     // SAFETY: `previous` is an action that the kernel returned.
-    // The handler calls the previous action, or restores the default action to repeat the fault.
+    // Calls the previous handler. If there is none, restores the default action: the fault is then
+    // repeated and ends the process.
     unsafe {
         match previous.map_or(libc::SIG_DFL, |previous| previous.sa_sigaction) {
             libc::SIG_DFL | libc::SIG_IGN => {

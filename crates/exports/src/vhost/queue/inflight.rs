@@ -300,8 +300,8 @@ impl QueueInflight {
     }
 }
 
-/// Keeps the order of stores, for which a compiler fence is enough: the memory of a killed thread
-/// is as if the thread had executed a prefix of its program.
+/// Keeps the order of stores. A compiler fence is enough: the memory that a killed thread leaves
+/// behind contains all its stores up to some point of its program, and none after that point.
 #[inline]
 fn in_order() {
     compiler_fence(Ordering::SeqCst);

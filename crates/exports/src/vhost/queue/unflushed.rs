@@ -69,8 +69,8 @@ impl UnflushedWrites {
     }
 
     fn is_in(&self, phase: u32) -> bool {
-        // SeqCst: the write that the caller reports has completed before this load. A flush whose
-        // start this load does not see begins later, so the flush covers the write.
+        // SeqCst: the caller's write completed before this load. If the load does not see the start
+        // of a flush, the flush starts after the write has completed, and so covers the write.
         self.state.load(Ordering::SeqCst) & PHASE == phase
     }
 
@@ -97,7 +97,7 @@ impl UnflushedWrites {
     /// clear the inflight region's mark of unflushed writes.
     pub(crate) fn begin_flush(&self) -> Option<FlushTicket> {
         let mut marks = lock(&self.marks);
-        // Unflushed writes that no flush in flight covers exist only in the state `DIRTY`.
+        // `DIRTY` is the only state with answered writes that no flush in flight covers.
         self.is_in(DIRTY).then(|| {
             marks.flush += 1;
             self.enter(&marks, FLUSHING);
@@ -151,7 +151,8 @@ impl UnflushedWrites {
         let is_lost = was_lost || unflushed_by.is_some_and(|daemon| daemon != marks.daemon);
         marks.region = Some(region.clone());
         if is_lost {
-            // Records the loss of writes before `enter` clears their mark, in case of a crash.
+            // Records the loss before `enter` changes the mark of unflushed writes, so that a crash
+            // in between does not hide the loss.
             region.mark_lost();
         }
         let phase = self.state.load(Ordering::SeqCst) & PHASE;
@@ -272,7 +273,8 @@ mod tests {
             !first.follow(&kept),
             "a frontend that returns to the same daemon has lost no writes"
         );
-        // Both later daemons find the lost writes. Only `third` has a volatile cache.
+        // The later daemons `second` and `third` both find the lost writes. Only `third` has a
+        // volatile cache.
         let [second, third] = [UnflushedWrites::of(Features::default()), cached()];
         assert!(second.follow(&kept));
         assert!(second.take_loss() && !second.take_loss());

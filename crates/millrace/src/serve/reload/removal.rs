@@ -87,14 +87,15 @@ impl Server {
         lost.collect()
     }
 
-    /// Disconnects the NBD clients of removed exports. With `force`, volumes are removed although
-    /// requests may be in flight, which would never be answered.
+    /// Disconnects the NBD clients of removed exports at once. Called for a removal with `force`,
+    /// after which requests in flight would never be answered.
     fn cut_off(&self, new: &ServeConfig) {
         let Some(nbd) = &self.servers.nbd else { return };
         let observer = nbd.observer();
         let is_gone = |name: &str| !new.exports.iter().any(|export| export.name == name);
         for client in observer.clients().iter().filter(|client| is_gone(&client.export)) {
-            // The first `disconnect` lets requests in flight finish; the second does not.
+            // The first call would disconnect the client once its requests in flight are answered.
+            // The second call disconnects the client at once.
             let _ = observer.disconnect(client.number);
             let _ = observer.disconnect(client.number);
         }

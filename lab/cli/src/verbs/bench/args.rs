@@ -231,8 +231,8 @@ impl BenchArgs {
         self.workload.json || self.jobfile.output_format != OutputFormat::Normal
     }
 
-    /// Refuses a flag without the flag that it needs. clap does not detect this if a third flag
-    /// excludes the needed one.
+    /// Refuses a flag without the other flag that it needs. clap does not notice the missing flag
+    /// if the user also gives a flag that excludes it.
     pub fn check_needs(&self) -> Result<()> {
         let (wait, warm_up) = (self.target.wait.is_some(), self.contend.warm_up.is_some());
         let needs = [

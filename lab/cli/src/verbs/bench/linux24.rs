@@ -85,8 +85,8 @@ fn either(words: [&'static str; 2]) -> impl Fn(&str) -> Result<bool, String> + C
     }
 }
 
-/// Returns a copy of each setting in `before` for each value in `given` (the values of one flag),
-/// after `set` has stored the value in the copy. Without values, returns `before`.
+/// Combines each setting in `before` with each value in `given`, the values of one flag: `set`
+/// stores the value in a copy of the setting. Without values, returns `before`.
 fn with<T: Copy>(before: Vec<Linux24>, given: &[T], set: impl Fn(&mut Linux24, T)) -> Vec<Linux24> {
     if given.is_empty() {
         return before;
@@ -104,8 +104,8 @@ impl Linux24Args {
     pub fn histories(&self) -> Vec<Linux24> {
         let all = vec![Linux24::default()];
         let all = with(all, &self.unit, |history, unit| {
-            // `--unit whole` is `None`, like a missing flag. So `iovecs` is set, which selects raw
-            // I/O: to 1 here, and below to the value of `--iovecs`, if given.
+            // For `--unit whole`, `unit_bytes` is `None`, as without the flag. So `iovecs` must
+            // select raw I/O: set it to 1 here, and below to the value of `--iovecs`, if given.
             (history.unit_bytes, history.iovecs) = (unit.0, unit.0.is_none().then_some(1));
         });
         let all = with(all, &self.iovecs, |history, iovecs| history.iovecs = Some(iovecs));

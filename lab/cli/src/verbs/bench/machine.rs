@@ -152,8 +152,8 @@ fn traced(args: &BenchArgs, drives: &[Spec]) -> Option<RecordingPlan> {
     Some(RecordingPlan { config, devices, ring: args.trace.trace_ring as usize })
 }
 
-/// Returns a copy of the settings in `usual` for each combination of the flags for Linux 2.4 and,
-/// with the stack `mq`, of `--inside`.
+/// Returns copies of `usual`, one for each combination of the flags for Linux 2.4 and, with the
+/// stack `mq`, the values of `--inside`.
 fn services(args: &BenchArgs, stack: Stack, usual: &Service) -> Vec<Service> {
     let histories = args.history.histories();
     let ways = match args.machine.inside.as_slice() {
@@ -173,9 +173,9 @@ fn services(args: &BenchArgs, stack: Stack, usual: &Service) -> Vec<Service> {
     pairs.map(service).collect()
 }
 
-/// Returns the number of I/Os in flight for a planned row of the result table. The interface `sync`
-/// has only one in flight, so a deeper row gets 1, or `None` if `rows` has a row of depth 1
-/// already.
+/// Returns the I/O depth for a planned row of the result table. With the interface `sync`, which
+/// has one I/O in flight, a row of a larger depth gets depth 1, or `None` if `rows` already has a
+/// row of depth 1; the row is then left out.
 fn depth_of(
     args: &BenchArgs,
     row: &RowPlan,

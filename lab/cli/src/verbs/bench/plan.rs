@@ -294,8 +294,8 @@ fn block_sizes(args: &BenchArgs, default_bytes: u32) -> Result<Vec<u32>> {
     Ok(sizes)
 }
 
-/// Returns each combination of CPUs and number of jobs. `unasked` has the CPU counts to use if no
-/// flag gives any; 0 means one CPU per job.
+/// Returns each combination of CPUs and number of jobs. If no flag selects CPUs, the CPU counts in
+/// `unasked` are used, where 0 means one CPU per job.
 fn places(args: &BenchArgs, unasked: Vec<usize>, all: &[u32]) -> Result<Vec<Place>> {
     if let Some(cpu) = args.queues.cpu_list.iter().find(|cpu| !all.contains(cpu)) {
         bail!("--cpu-list {cpu}: this program may not use this CPU; it may use {}", ranges(all));

@@ -128,8 +128,8 @@ impl<'a, M: Machine> Contender<'a, M> {
         M::work(Stage::Interface, self.idle.len() as u32);
         while let Some(mut bio) = self.idle.pop() {
             let sent = &mut self.sent[bio.user_data() as usize];
-            // A bio that the block layer rejected is submitted again with the same offset and start
-            // time.
+            // Draw an offset and set the start time only for a new I/O. A bio that the block layer
+            // rejected keeps both when the client submits it again.
             if sent.at_ns == 0 {
                 let (block, op) = self.offsets.next_io();
                 let sector = block * u64::from(self.sectors);

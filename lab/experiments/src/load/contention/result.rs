@@ -76,8 +76,8 @@ pub struct ContentionReport {
     pub iops: f64,
     #[serde(rename = "bw_bytes")]
     pub bw_bytes_per_s: f64,
-    /// Jain's index of fairness over the clients' costs, each divided by the client's share of the
-    /// weights: 1 if all are equal, 1 / n if one of n clients got everything.
+    /// Jain's index of fairness, over each client's cost divided by its share of the weights: 1 if
+    /// all clients got their share, 1 / n if one of n clients got everything.
     pub jain: f64,
     /// Number of simulated events: accesses to cache lines, hand-overs of locks, sleeps.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -64,8 +64,8 @@ fn wait<S: Sleeper>(
 ) -> Result<(), Error> {
     let due_ns = channel.sleep_until().map_or(until_ns, |due_ns| due_ns.min(until_ns));
     if sleeper.sleep(due_ns, &|| channel.has_work())? {
-        // Do the channel's periodic work if due. Otherwise `sleep_until` would return a past time
-        // again, and each further sleep would end at once.
+        // Do the channel's periodic work if due. Otherwise `sleep_until` would keep returning a
+        // time in the past, and the thread would never sleep.
         channel.tick();
     }
     Ok(())

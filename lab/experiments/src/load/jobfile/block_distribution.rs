@@ -29,8 +29,8 @@ pub(super) enum Distribution {
     /// Normal distribution. Fields: standard deviation in percent of all blocks, and the centre as
     /// a fraction of the blocks.
     Normal(f64, Option<f64>),
-    /// Zones of the region in order. Each zone has two percentages, of the I/Os and of the blocks;
-    /// both include all zones before it.
+    /// Zones of the region in order. Fields of a zone: cumulative percentage of the I/Os, and
+    /// cumulative percentage of the blocks, up to the end of the zone.
     Zoned(Vec<(u32, u32)>),
 }
 
@@ -168,7 +168,8 @@ impl BlockSequence {
     }
 }
 
-/// Permutation from hotness rank to block number. Rank 0 is `first`; close ranks are far apart.
+/// Maps hotness rank to block number, one to one. The hottest block (rank 0) is block `first`;
+/// blocks of similar hotness lie far apart.
 #[derive(Debug, Clone)]
 struct ScatteredBlocks {
     step: u64,
@@ -178,9 +179,9 @@ struct ScatteredBlocks {
 
 impl ScatteredBlocks {
     fn new(blocks: u64, first: u64) -> ScatteredBlocks {
-        // `step` is the distance of consecutive ranks in blocks. A step near 0.618 times `blocks`
-        // (golden ratio) scatters hot blocks evenly. If `step` and `blocks` have no common divisor,
-        // each block has one rank.
+        // Consecutive ranks lie `step` blocks apart. A step near 0.618 times `blocks` (golden
+        // ratio) scatters the hot blocks evenly. If `step` and `blocks` have no common divisor,
+        // each block gets exactly one rank.
         let golden = (blocks as f64 * 0.618_033_988_749_895) as u64;
         let step = (golden.max(1)..).find(|step| divisor(*step, blocks) == 1).unwrap_or(1);
         ScatteredBlocks { step, first, blocks }
@@ -253,8 +254,8 @@ impl Zipf {
 /// Bitmap of free blocks, with summary levels for a fast search.
 #[derive(Debug, Clone)]
 pub(super) struct Map {
-    /// Level 0 has a bit for each free block. Each further level has a bit for each word of the
-    /// level below that is not 0.
+    /// Level 0 has a bit for each block, set if the block is free. Each higher level has a bit for
+    /// each word of the level below, set if the word is not 0.
     levels: Vec<Vec<u64>>,
     blocks: u64,
 }
@@ -304,7 +305,8 @@ impl Map {
                 }
                 return Some(found);
             }
-            // The rest of this word has no free block: search the next level.
+            // No bit is set in the rest of this word: search the following words through the next
+            // level.
             level += 1;
             if level == self.levels.len() {
                 return None;

@@ -250,8 +250,9 @@ fn check_verified(job: &JobSpec) -> Result<(), String> {
     }
 }
 
-/// Returns the directions in which a job does I/O. As in fio, a direction of a mix whose percentage
-/// is 0 has neither I/Os nor a rate, and a job without writes never changes its file.
+/// Returns the directions in which a job does I/O. As in fio, a mix with 0 % reads does no reads
+/// and ignores their rate, and a mix with 100 % reads does no writes and ignores theirs. A job
+/// without writes never changes its file.
 fn directions([reads, writes, trims]: [bool; 3], read_percent: u8) -> [bool; 3] {
     if !(reads && writes) {
         return [reads, writes, trims];

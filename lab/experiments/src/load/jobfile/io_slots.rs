@@ -11,8 +11,8 @@ use millrace_random::SplitMix64;
 use super::source::{Io, READ, WRITE};
 use crate::load::verify::WrittenBlocks;
 
-/// Accounting of a flush in reports. As in fio, reports count flushes by `fsync` (variant `Yes`),
-/// but not flushes by `fdatasync` (variant `No`).
+/// Accounting of a flush in reports. As in fio, flushes by `fsync` are counted (`Yes`), but
+/// flushes by `fdatasync` are not (`No`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FlushAccounting {
     Yes,

@@ -110,8 +110,8 @@ impl Worker<'_> {
         if self.at.has_drawn_all {
             return false;
         }
-        // Continue the present pass through the region, or begin a new pass. If both yield no I/O,
-        // the job ends.
+        // Draw from the present pass through the region, then from a new pass. If neither yields an
+        // I/O, the job ends.
         for _ in 0..2 {
             if self.at.bytes < span.io_size || job.span.time_based {
                 let direction = self.source.direction();

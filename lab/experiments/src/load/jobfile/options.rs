@@ -10,7 +10,7 @@ use millrace_drives::nearest;
 /// An option of fio that would change the I/Os in a way that millrace does not support.
 pub(super) struct Refused {
     pub(super) word: &'static str,
-    /// Value that leaves fio's behaviour unchanged; empty if every value changes it.
+    /// The only value accepted: fio's I/Os are then as without the option. Empty if there is none.
     plain: &'static str,
     remedy: &'static str,
 }

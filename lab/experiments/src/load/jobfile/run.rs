@@ -366,7 +366,7 @@ fn run_instance(
         let channel = context.channel(volume, job.flow.iodepth, Stamp::Batch)?;
         Ok((context, channel))
     });
-    // Do not return a failed setup here: the other clones wait for this clone at a barrier.
+    // If the setup failed, do not return the error before the barrier, where the other clones wait.
     let salt = if job.shape.repeat { 0 } else { seed_of_now() };
     let place = |text| BenchError::Workload(format!("{}: job {}: {text}", job.place, job.name));
     let made = span_of(job, instance.clone, volume.capacity() << 9)

@@ -13,8 +13,8 @@ use super::spec::{IoShape, JobSpec, Kind, Zones};
 /// Largest number of blocks in the map of covered blocks, which then takes 512 MiB.
 const MAP_MAX: u64 = 1 << 32;
 
-/// Indices of reads and writes in arrays that have an element for each direction; trims have index
-/// 2.
+/// Array indices of reads and writes, for arrays with one element per direction. Index 2 is for
+/// trims.
 pub(super) const READ: usize = 0;
 pub(super) const WRITE: usize = 1;
 
@@ -46,7 +46,8 @@ pub(super) struct Source {
     /// Map of the blocks that random I/O has not used in the present pass through the job's region,
     /// with the block size in bytes; `None` if blocks may repeat.
     map: Option<(Map, u64)>,
-    /// Countdown in I/Os: at 1, the next I/O gets a random offset; above 1, a sequential one.
+    /// Number of I/Os until the next random offset. At 1, the next I/O gets a random offset; above
+    /// 1, the next I/O is sequential.
     to_random: u32,
     /// Present zone: its start in bytes from the region's start, and the bytes of I/O done in it.
     zone: (u64, u64),
@@ -66,7 +67,8 @@ impl Source {
         }
         let places = [0, 1, 2].map(|direction| {
             let least = u64::from(shape.sizes[direction].least());
-            // Count only random offsets at which the smallest I/O still fits into the job's region.
+            // Number of possible random offsets: the smallest I/O must still fit into the job's
+            // region.
             let blocks = match shape.align[direction] {
                 Some(align) => span.size.saturating_sub(least) / u64::from(align) + 1,
                 None => span.size / least,
@@ -175,8 +177,8 @@ impl Source {
         }
     }
 
-    /// Returns the next offset in the present zone, or the start of the next zone if the zone's
-    /// bytes of I/O are done.
+    /// Returns the next offset in the present zone. Moves to the start of the next zone once the
+    /// job has done `zones.size` bytes of I/O in the present one.
     fn in_zone(&mut self, zones: Zones, direction: usize) -> u64 {
         let next = &mut self.next[direction];
         if self.zone.1 >= zones.size {

@@ -158,7 +158,8 @@ pub(super) struct IssueRules {
 pub(super) struct Flow {
     pub(super) id: u64,
     pub(super) weight: u64,
-    /// Length of the pauses that the job makes while it has done more I/Os than its weight allows.
+    /// Length of a pause. The job pauses while its fraction of the group's I/Os exceeds its
+    /// fraction of the group's weights.
     pub(super) sleep_ns: u64,
 }
 

@@ -36,7 +36,8 @@ pub(super) struct Setting<'a> {
     pub(super) span: Span,
     pub(super) cached: Option<CachedRange>,
     pub(super) clone: u64,
-    /// Number that is XORed with the seed so that runs differ; 0 if every run uses the same seed.
+    /// Number from the clock that is XORed with the seed, so that each run differs; 0 if every run
+    /// uses the same seed.
     pub(super) salt: u64,
     pub(super) interrupt: &'a Interrupt,
 }
@@ -48,9 +49,8 @@ pub(super) struct Worker<'a> {
     pub(super) source: Source,
     pub(super) pace: RateLimit,
     pub(super) slots: Slots,
-    /// I/Os drawn but not issued: first the next I/O, then, in a job that reads and writes, an I/O
-    /// in the opposite direction. The job issues the second I/O while the rate limit delays the
-    /// first.
+    /// I/Os drawn but not issued. First, the next I/O. Second, in a job that reads and writes, an
+    /// I/O in the opposite direction, which the job issues while the rate limit delays the first.
     pub(super) held: [Option<Io>; 2],
     pub(super) written: Option<WrittenBlocks>,
     pub(super) search: Option<DepthSearch>,
@@ -213,8 +213,9 @@ impl<'a> Worker<'a> {
         true
     }
 
-    /// Records the send time of the batch. With `iodepth_batch_submit`, sends the batch at once,
-    /// unless the I/O depth is reached: then the wait for completions sends the batch.
+    /// Records the send time of the batch. With `iodepth_batch_submit`, also sends the batch now,
+    /// unless the I/O depth is reached: the job then waits for completions, and that wait sends the
+    /// batch.
     fn commit(&mut self) -> Result<(), Error> {
         if self.slots.batch.is_empty() {
             return Ok(());
@@ -247,7 +248,8 @@ impl<'a> Worker<'a> {
         let handed = channel.poll(|Completion { user_data: slot, status, mut bio, q_ns, c_ns }| {
             let mut flight = flights[slot as usize];
             if is_sync {
-                // Use the bio's own timestamps, because reading the clock again would take time.
+                // Take the times from the completion (`q_ns`, `c_ns`), to save a read of the clock
+                // for each I/O.
                 (flight.start_ns, flight.issue_ns, now_ns) = (q_ns, q_ns, c_ns.max(q_ns));
             } else if now_ns == 0 {
                 now_ns = Native::now();

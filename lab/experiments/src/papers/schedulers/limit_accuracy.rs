@@ -12,14 +12,14 @@ const WINDOW_NS: u64 = 1_000_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LimitAccuracy {
-    /// Rate that the group should reach: the smaller of its limit and its rate without a limit.
+    /// Expected rate of the group: its limit, or its rate without a limit if that is smaller.
     pub(super) due_iops: f64,
     pub(super) iops: f64,
     pub(super) window_ns: u64,
     pub(super) range_iops: (f64, f64),
-    /// Largest excess of I/Os over the rate limit in any window of time, divided by the token
-    /// bucket's size (both in I/Os). The windows may lie in the warm-up. The first I/O of a window
-    /// does not count.
+    /// Burst: the largest number of I/Os beyond the rate limit in any window of time (warm-up
+    /// included), as a multiple of the token bucket's size in I/Os. The first I/O of a window does
+    /// not count.
     pub(super) burst: f64,
 }
 
@@ -44,8 +44,8 @@ impl LimitAccuracy {
         })
     }
 
-    /// Returns the relative deviations from `due_iops` of the mean rate, and of the window of
-    /// `window_ns` that deviates most.
+    /// Returns two deviations from `due_iops`, as fractions: of the mean rate, and of the window of
+    /// length `window_ns` that deviates most.
     pub(super) fn off(&self) -> (f64, f64) {
         let off = |iops: f64| iops / self.due_iops - 1.0;
         let (least, most) = (off(self.range_iops.0), off(self.range_iops.1));
@@ -53,8 +53,8 @@ impl LimitAccuracy {
     }
 }
 
-/// Returns the largest number of I/Os beyond `rate` in any window. The window from I/O `i` to I/O
-/// `j` counts `j - i` I/Os, of which `rate * (t[j] - t[i])` are allowed.
+/// Returns the largest excess of I/Os over `rate` in any window. A window from the completion of
+/// I/O `i` to that of I/O `j` has `j - i` I/Os and allows `rate * (t[j] - t[i])` I/Os.
 fn beyond(times_ns: &[u64], rate: f64) -> f64 {
     let (mut least, mut most) = (f64::INFINITY, 0.0_f64);
     for (number, at_ns) in times_ns.iter().enumerate() {
@@ -65,9 +65,9 @@ fn beyond(times_ns: &[u64], rate: f64) -> f64 {
     most
 }
 
-/// Returns the smallest and largest number of I/Os in any window of `window_ns` between two times.
-/// A window with the largest number begins at an I/O, a window with the smallest number just after
-/// an I/O.
+/// Returns the smallest and the largest number of I/Os in any window of `window_ns` between two
+/// times. Only windows that begin at an I/O (for the largest number) or just after an I/O (for the
+/// smallest) need a check.
 fn extremes(times_ns: &[u64], window_ns: u64, (from_ns, to_ns): (u64, u64)) -> (u64, u64) {
     let (mut least, mut most, mut end) = (u64::MAX, 0, 0);
     let first = times_ns.partition_point(|at_ns| *at_ns < from_ns);

@@ -23,14 +23,14 @@ type GroupClass = (GroupId, usize);
 pub(crate) struct WaitTracker<M: Machine> {
     drive: Arc<DriveWaits<M>>,
     holds: WaitAccounts<M>,
-    /// For each group and priority class that ever had a bio chain in this queue: the waiting bio
-    /// chains, as last reported to the wait statistics.
+    /// Waiting bio chains of each group and priority class that ever had one in this queue, as last
+    /// reported to the wait statistics.
     said: Vec<(GroupClass, ReportedWaits)>,
     /// Index of each group and priority class in `said`, the list of reported waits.
     places: BTreeMap<GroupClass, usize>,
     /// Priority class that goes first at present. Lower classes wait because of it.
     class: usize,
-    /// Indices in `said` whose bio chains began to wait after the last call of `wait_for`.
+    /// Indices in `said` of entries whose chains began to wait after the last call of `wait_for`.
     fresh: Vec<usize>,
 }
 

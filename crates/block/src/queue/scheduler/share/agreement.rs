@@ -37,10 +37,10 @@ const STALE_NS: u64 = 5_000_000;
 const GONE_NS: u64 = 2_000_000_000;
 /// Nanoseconds for which a drive still counts as shared after several groups were active.
 const CONTENDED_NS: u64 = 20_000_000;
-/// Lead that a group may have over waiting groups, in nanoseconds of the drive's service.
+/// Service time of the drive, in nanoseconds, by which a group may run ahead of waiting groups.
 const WINDOW_NS: u64 = 2_000_000;
-/// Minimum of the lead that a group may have over waiting groups: the cost of this many of the
-/// largest I/Os, for each active group.
+/// Lower bound of the lead over waiting groups: this many I/Os for each active group, each as
+/// costly as the costliest I/O so far.
 const WINDOW_IOS: u64 = 4;
 
 /// Nanoseconds between two updates of the groups' average demand and average service.
@@ -57,7 +57,7 @@ const FAST_IOS: u64 = 32;
 
 /// Nanoseconds within which a drive must do both reads and writes to count as mixed.
 const WAYS_NS: u64 = 50_000_000;
-/// Factor on the minimum depth of a drive that does both reads and writes.
+/// Factor on the minimum depth (`floor`) of a drive that does both reads and writes.
 const MIXED: u64 = 4;
 
 /// I/O of a group on all hardware queues of a drive, and the group's budget.
@@ -113,10 +113,10 @@ pub(crate) struct SharedAllocation<M: Machine> {
     totals: Vec<GroupTotal>,
     /// Numbers of the groups that have ever had I/O on this drive.
     here: Vec<u16>,
-    /// Two facts about each group, indexed by group number: true if the group has ever had I/O on
-    /// this drive, and the sum of the weights of its active child groups.
+    /// For each group number: true if the group has ever had I/O on this drive, and the sum of the
+    /// weights of its active child groups.
     known: Vec<(bool, u64)>,
-    /// Virtual time of the waiting group that is furthest behind; never decreases.
+    /// Lowest virtual time of waiting (`steady`) groups of best-effort priority; never decreases.
     virtual_ns: u128,
     /// Recent throughput of the drive: cost served per nanosecond of real time, in 1,024ths.
     rate: u64,
@@ -202,8 +202,8 @@ impl<M: Machine> SharedAllocation<M> {
         let is_slow = match self.depth.is_off() {
             _ if seen.counts.short && shared.mails.len() > 1 => true,
             true => seen.counts.sums.usual_ns() >= SLOW_NS,
-            // The drive is slow if the groups' demand suffices to raise its service time to
-            // `SLOW_NS`. `demand` includes bios that only the depth limit keeps out of the drive.
+            // The drive is slow if the groups' demand reaches the depth at which a request takes
+            // `SLOW_NS`. The demand includes bios that wait because of the depth limit.
             false => {
                 let demand = self.here().map(|(_, total)| total.demand).sum::<u64>();
                 seen.counts.full && (1..=demand).contains(&self.usual_load(shared))
@@ -368,8 +368,8 @@ impl<M: Machine> SharedAllocation<M> {
     }
 
     /// Divides the drive's depth limit among the groups by weight. A group that wants more than its
-    /// share of the limit counts as waiting (`steady`). Returns true if a group that does not wait
-    /// gets less than its weight entitles it to.
+    /// share counts as waiting (`steady`). Returns true if a group that was not `steady` before
+    /// wants less depth, or gets less service, than its weight entitles it to.
     fn level(&mut self, policy: Policy) -> bool {
         self.level_of = self.depth.bound();
         let Some(depth) = self.level_of else {
@@ -420,16 +420,16 @@ impl<M: Machine> SharedAllocation<M> {
             }
             let weight = total.weight();
             total.part = level.map_or(*left, |level| level.part(weight));
-            // A group gets little if it gets less than 7/8 of the service due to its weight.
+            // True if the group gets less than 7/8 of the service that its weight entitles it to.
             let gets_little = total.usually_served < even_served.part(weight) / 8 * 7;
             let has_little = total.usually_wants < even.part(weight);
             is_shallow |= (has_little || total.has_all() && gets_little) && !total.steady;
             // A group that wants more depth than its share, and has requests, counts as waiting
-            // (`steady`). So budgets keep other groups near its virtual time.
+            // (`steady`), so that budgets keep other groups near its virtual time.
             total.steady |= !total.has_all() && total.asks;
             taken += total.usually_wants.min(total.part);
         }
-        // Lower priorities keep depth for at least one request, and so do not starve.
+        // Groups of lower priority keep depth for at least one small request, and so do not starve.
         *left = left.saturating_sub(taken).max(REQUEST.into());
         is_shallow
     }
@@ -483,8 +483,8 @@ impl<M: Machine> SharedAllocation<M> {
         }
     }
 
-    /// Computes each group's budget: the cost that the group may dispatch until it leads the
-    /// waiting group furthest behind by the allowed virtual time (`window`).
+    /// Computes each group's budget: the cost that the group may dispatch until its virtual time is
+    /// `window` ahead of `virtual_ns`, the lowest virtual time of the waiting groups.
     fn share_out(&mut self, shared: &SharedDrive<M>, (depth, now_ns): (u32, u64)) {
         let contended = now_ns < self.contended_ns;
         let (active, slopes) = self.here().filter(|(_, total)| total.is_active).fold(
@@ -495,25 +495,26 @@ impl<M: Machine> SharedAllocation<M> {
         );
         let cost = (self.rate * WINDOW_NS) >> 10;
         let largest = self.largest * WINDOW_IOS * active;
-        // Allowed lead in virtual time, from the larger of two costs: `cost` and `largest`.
+        // Lead that a group may have, in virtual time: the drive's service in `WINDOW_NS` (`cost`)
+        // or `WINDOW_IOS` of the costliest I/Os per active group (`largest`), whichever costs more.
         let window = (u128::from(cost.max(largest)) << 64) / slopes.max(1);
         let window = window.min(1 << 60);
-        // Groups of idle priority get the service that other groups leave: none while other groups
-        // wait or fill the drive.
+        // While the drive is shared, groups of idle priority get a budget only if no group of
+        // higher priority waits, and these groups demand less than half of the depth.
         let (waits, demand) = self.not_idle().fold((false, 0), |(waits, demand), total| {
             (waits || total.steady, demand + total.demand)
         });
         let held_back = waits || demand * 2 >= u64::from(depth);
-        // While one group uses the drive, its budget is unlimited, because `make` may then return
-        // without granting new budgets, and a limited one would be used up.
+        // A single group gets an unlimited budget: `make` may return early without granting a new
+        // budget, and the group would then stop once a limited budget was used up.
         let free = !contended || shared.mails.len() == 1 || shared.policy == Policy::Targets;
         for at in &self.here {
             let total = &mut self.totals[usize::from(*at)];
             let priority = self.view.row(GroupId(*at)).map_or(Priority::BestEffort, |r| r.priority);
             let ahead = self.virtual_ns.saturating_add(window);
-            // A group that does not wait cannot save service for later: its virtual time rises to
-            // that of the waiting group furthest behind. A group that used service while no other
-            // group wanted it owes little: no virtual time is more than two allowed leads ahead.
+            // Unused service cannot be saved up: the virtual time of a group that does not wait
+            // rises to `virtual_ns`. Service used while no other group wanted it is mostly
+            // forgiven: no virtual time stays more than two windows ahead of `virtual_ns`.
             if !total.steady {
                 total.virtual_ns = total.virtual_ns.max(self.virtual_ns);
             }
@@ -549,12 +550,12 @@ impl<M: Machine> SharedAllocation<M> {
             wanted += here(total.part.min(total.usually_wants));
             is_over |= total.usually_wants > total.part;
         }
-        // Groups may use their full shares for a burst only if no group wants more than its share.
+        // Groups get room for bursts only if none at this queue wants more than its share.
         whole.map(|whole: u64| if is_over { wanted } else { whole })
     }
 
-    /// Returns, for reads and for other requests, why the depth limit holds bios back: latency
-    /// targets if they set the limit, else weights if several groups wait, else tags or the drive.
+    /// Returns why the depth limit holds back reads, and other requests: `LatencyTarget` if targets
+    /// set the limit, else `Weight` if several groups wait, else `NoTag` or `Depth`.
     fn held_by(&self) -> [WaitReason; 2] {
         let waiting = self.not_idle().filter(|total| total.steady && total.demand > 0).count();
         let full = if self.depth.by_tags() { WaitReason::NoTag } else { WaitReason::Depth };

@@ -31,55 +31,57 @@ pub(crate) enum Policy {
 /// Number of requests that complete between two adjustments of the depth limit.
 const DECIDE_IOS: u64 = 64;
 /// Number of completed requests that suffices to adjust the depth limit while some group gets less
-/// than its share. Requests of groups that have more requests waiting are not counted.
+/// than its share. Only requests of groups without waiting requests are counted.
 const LIGHT_IOS: u64 = 8;
 /// Minimum time between two adjustments of the depth limit, in nanoseconds.
 const DECIDE_NS: u64 = 1_000_000;
-/// Service times, relative to the shortest known one, above which the depth falls while some group
-/// gets less than its share: 1.4 times unless throughput would be lost, 2.04 times in any case.
-/// Unit: 64 times log2 of the ratio.
+/// Limits of the service time, relative to the shortest known one, while some group gets less than
+/// its share. The depth falls above 1.4 times unless throughput would be lost, and above 2.04 times
+/// in any case. Unit: 64 times log2 of the ratio.
 const SHALLOW: [i64; 2] = [31, 66];
-/// Replacement for [`SHALLOW`] (limits of the service time) while a mean request takes more depth
-/// than two 4 KiB requests: 2 and 2.86 times, because even a few large requests delay others.
+/// Used instead of [`SHALLOW`] while the mean request takes more depth than two 4 KiB requests: 2
+/// and 2.86 times. The limits are wider, because even a few large requests delay others.
 const SHALLOW_BESIDE_LARGE: [i64; 2] = [64, 97];
-/// Service time, relative to the shortest known one, up to which the depth always grows while no
-/// group has less than its share: 1.6 times. Unit: 64 times log2 of the ratio.
+/// Service time, relative to the shortest known one, below which the depth may grow regardless of
+/// throughput while no group gets less than its share: 1.6 times. Unit: 64 times log2 of the ratio.
 const DEEP: i64 = 43;
-/// Ratio of present to shortest service time assumed for a request class whose shortest time is
-/// unknown: 16, so that the depth falls. Used only for requests of groups without waiting requests.
-/// Unit: 64 times log2 of the ratio.
+/// Assumed ratio of the service time to the shortest one if the shortest time of a request class is
+/// unknown: 16, so that the depth falls. Applies only to requests of groups without waiting
+/// requests. Unit: 64 times log2 of the ratio.
 const UNKNOWN: u64 = 256;
-/// Divisor that turns a wanted change of the service time (64 times log2 of the ratio) into a
-/// relative change of the depth. A decision lowers the depth by at most a fifth, and raises it by
-/// about an eighth at most.
+/// Divisor that turns a step (64 times log2 of a ratio of service times) into a relative change of
+/// the depth. A step lowers the depth by a fifth at most, and raises the depth by about an eighth
+/// at most, except that slow start doubles the depth.
 const SLOWNESS: i64 = 192;
-/// Throughput that the depth must preserve, in 1,024ths of the drive's highest. The first value
-/// (small requests) and the second (large requests) apply while some group gets less than its
-/// share; the third applies otherwise.
+/// Throughput that the depth must preserve, in 1,024ths of the drive's capacity. While some group
+/// gets less than its share, the first value applies to small requests and the second to large
+/// ones. At other times, the third value applies.
 const KEPT: [u64; 3] = [980, 1000, 1004];
-/// Smallest and largest value, in requests, of the minimum depth. Between these values, the minimum
-/// depth is the number of active hardware queues.
+/// Bounds of the minimum depth, in requests. The minimum depth is the number of active hardware
+/// queues, clamped to these bounds.
 const LEAST: (u32, u32) = (2, 8);
 /// Initial depth: 16 small requests.
 const FIRST: u64 = 16 * REQUEST as u64;
-/// Mean request size, in small (4 KiB) requests, up to which the maximum depth grows with the size.
+/// Mean request size, in small (4 KiB) requests, at which the maximum depth stops growing with the
+/// size.
 const HEAVIEST: u64 = 1 << 10;
 const PROBE_NS: u64 = 5_000_000_000;
-/// Number of completed requests after which two phases of a probe end: `Drains` (the drive becomes
-/// nearly empty) and `Counts` (service times are measured).
+/// Number of requests that must complete before the probe phases `Drains` (the drive becomes nearly
+/// empty) and `Counts` (service times are measured) can end, unless they last too long
+/// ([`PROBE_HALF_NS`]).
 const PROBE_IOS: u64 = 24;
 /// Longest duration of a [`ProbePhase`], in nanoseconds, in case a request is stuck in the drive.
-/// The phase `Counts` is extended by this time for each completed request of a group without
-/// waiting requests.
+/// Each completed request of a group without waiting requests extends the phase `Counts` by this
+/// time.
 const PROBE_HALF_NS: u64 = 100_000_000;
 /// Nanoseconds until the first probe (a short measurement of the drive's capacity and shortest
 /// service times) after several groups became active.
 const FIRST_PROBE_NS: u64 = 20_000_000;
 /// Multiple of the usual depth while a probe measures the drive's capacity.
 const LOAD: u64 = 4;
-/// Numbers of requests that a probe completes to fill the drive (`Fills`), and to measure the
-/// drive's capacity (`Loads`). If [`PROBE_HALF_NS`] ends the measurement early, [`DECIDE_IOS`]
-/// requests suffice.
+/// Number of requests that must complete before the probe phases `Fills` (the drive becomes full)
+/// and `Loads` (the drive's capacity is measured) can end, unless they last too long
+/// ([`PROBE_HALF_NS`]). Then [`DECIDE_IOS`] requests suffice to measure the capacity.
 const LOAD_IOS: [u64; 2] = [32, 256];
 /// Nanoseconds until the drive's capacity is measured again, after a measurement that confirmed it.
 const LOAD_AGAIN_NS: u64 = 4 * PROBE_NS - PROBE_NS / 2;
@@ -124,7 +126,7 @@ pub(crate) struct DriveDepth {
     /// Cost, in nanoseconds, of the I/O dispatched since the depth was last decided.
     served: u64,
     decided_ns: u64,
-    /// Time, in nanoseconds, since which the requests counted in `counts.sums` completed.
+    /// Start, in nanoseconds, of the period in which the requests in `counts.sums` completed.
     since_ns: u64,
     /// Highest measured cost that the drive serves per nanosecond, times 65,536; 0 if unknown.
     capacity: u64,
@@ -189,8 +191,8 @@ impl DriveDepth {
         self.depth.is_some() && !probes
     }
 
-    /// Returns, for reads and for other requests, true if latency targets limit the depth further
-    /// than `bound`, the depth that keeps the drive busy.
+    /// Returns, for reads and for other requests, true if latency targets set a lower limit than
+    /// `bound`, the depth that keeps the drive busy.
     pub(crate) fn by_targets(&self) -> [bool; 2] {
         self.targets.ways().map(|way| way < self.bound)
     }
@@ -221,8 +223,8 @@ impl DriveDepth {
         self.counts.add(&seen.counts);
         self.served += seen.served;
         if self.depth.is_none() && now_ns >= self.due.probe_ns {
-            // Before the drive had a depth limit, I/O of one group bypassed the scheduler, which
-            // does not learn when that I/O completes. The first probe is delayed until that I/O has
+            // Without a depth limit, the I/O of a single group bypasses the scheduler, which does
+            // not learn when that I/O completes. So the first probe waits until such I/O has
             // probably completed.
             (self.due.probe_ns, self.probing) = (now_ns + FIRST_PROBE_NS, None);
             self.shortest = [[u64::MAX; CLASSES]; 2];
@@ -252,8 +254,9 @@ impl DriveDepth {
         let light = if seen.shallow { self.counts.light.ios() } else { 0 };
         let elapsed_ns = self.elapsed_ns(now_ns);
         let is_known = ios >= DECIDE_IOS;
-        // Enough requests of groups without further waiting requests decide the depth alone. A
-        // group with many requests delays mainly itself, so its service times do not count.
+        // `LIGHT_IOS` requests of groups without waiting requests suffice for a decision, and then
+        // only these groups count. Other groups delay mainly themselves, so their service times are
+        // ignored.
         let is_light = light >= LIGHT_IOS;
         let is_enough = is_light || is_known && (light == 0 || elapsed_ns >= PROBE_HALF_NS);
         if !is_enough || elapsed_ns < DECIDE_NS {
@@ -262,8 +265,8 @@ impl DriveDepth {
         if is_known && now_ns >= self.due.probe_ns {
             self.shortest = [[u64::MAX; CLASSES], self.shortest[0]];
             self.due.probe_ns = now_ns + PROBE_NS;
-            // Time that `DECIDE_IOS` requests take at the present rate. A measurement of the
-            // drive's capacity needs at least so many requests.
+            // Time in which `DECIDE_IOS` requests complete at the present rate. The capacity can be
+            // measured only if a probe phase has time for that many requests.
             let needs_ns = now_ns.saturating_sub(self.since_ns) * DECIDE_IOS / ios;
             let is_measurable = needs_ns <= PROBE_HALF_NS;
             self.capacity = if is_measurable { self.capacity } else { 0 };
@@ -293,20 +296,21 @@ impl DriveDepth {
         }
     }
 
-    /// Returns the wanted change of the service time; negative to lower the depth. `over` is the
-    /// ratio of the present service time to the shortest one. Unit of both: 64 times log2.
+    /// Returns the step by which to raise or (if negative) lower the depth, before division by
+    /// [`SLOWNESS`]. `over` is 64 times log2 of the ratio of the present service time to the
+    /// shortest one.
     fn step(&self, seen: &QueueReports, over: i64, elapsed_ns: u64) -> i64 {
         let is_large = seen.taken > u64::from(2 * REQUEST * seen.in_flight);
         let [usual, longest] = if is_large { SHALLOW_BESIDE_LARGE } else { SHALLOW };
         let kept = KEPT[if seen.shallow { usize::from(is_large) } else { 2 }];
-        // Throughput grows about with the fourth root of the depth, so a throughput that is 1 % too
-        // low needs 4 % more depth: a factor of 4.
+        // Throughput grows about with the fourth root of the depth. So a throughput that is 1 % too
+        // low needs about 4 % more depth, hence the factor of 4.
         let kept = self.capacity * kept / 1024 * 64 * 4;
         let lack = (kept / self.rate(elapsed_ns).max(1)) as i64 - 64 * 4;
         let by = match seen.shallow {
             true => lack.max(usual - over).min(longest - over),
-            // The depth doubles, as in TCP's slow start, while the throughput grows with it: a
-            // drive behind a network may serve hundreds of requests in the time of one.
+            // The depth doubles, as in TCP's slow start, as long as the throughput grows with the
+            // depth. A drive behind a network may serve hundreds of requests in the time of one.
             false if self.grows_with_depth(elapsed_ns) && over * 2 < DEEP => return SLOWNESS,
             false if self.capacity == 0 => (DEEP - over).max(0),
             false => lack.max(DEEP - over),
@@ -326,7 +330,8 @@ impl DriveDepth {
     fn look_at_probe(&mut self, phase: ProbePhase, seen: &QueueReports, now_ns: u64) {
         let (ios, light) = (self.counts.sums.ios(), self.counts.light.ios());
         let elapsed_ns = self.elapsed_ns(now_ns);
-        // Each queue may always have one request in flight.
+        // With one request in flight per queue, the drive counts as nearly empty: each queue may
+        // always send one request, whatever the depth limit.
         let few = seen.in_flight <= self.least.max(seen.queues);
         let is_over = match phase {
             ProbePhase::Fills => ios >= LOAD_IOS[0],
@@ -347,9 +352,9 @@ impl DriveDepth {
             ProbePhase::Loads => {
                 let rate = self.rate(elapsed_ns);
                 let is_known = ios >= DECIDE_IOS;
-                // A measured throughput that differs much from the known capacity comes from a
-                // different kind of I/O, and replaces the capacity. A similar throughput can only
-                // raise the capacity.
+                // A measured throughput that differs from the known capacity by 1/16 of itself or
+                // more comes from a different kind of I/O, and replaces the capacity. A closer
+                // throughput can only raise the capacity.
                 let is_near = is_known && self.capacity.abs_diff(rate) < rate / 16;
                 self.capacity = match is_near {
                     true => self.capacity.max(rate),
@@ -394,8 +399,9 @@ impl DriveDepth {
         }
     }
 
-    /// Returns the largest ratio of a request class's mean service time to its shortest one, as 64
-    /// times log2. A class (direction and size) without a shortest time counts as `unknown`.
+    /// Returns the largest ratio of mean to shortest service time among the request classes, as 64
+    /// times log2. For a class (direction and size) without a known shortest time, the ratio is
+    /// `unknown`.
     fn over(&self, sums: &ClassSums, unknown: u64) -> u64 {
         let over = |(class, log): (usize, u64)| {
             let shortest = self.shortest[0][class].min(self.shortest[1][class]);

@@ -40,7 +40,7 @@ pub(crate) struct GroupFlow<M: Machine> {
     pub(crate) group: GroupId,
     pub(crate) way: usize,
     pub(crate) list: BioList<M>,
-    /// Virtual time at which the group's next bio chain starts. A 64-bit virtual time would
+    /// Virtual time at which the group's next bio chain starts; 128 bits, because 64 bits would
     /// overflow within hours.
     pub(crate) start: u128,
     /// Virtual time charged to the group for each nanosecond of dispatched cost. A group with a

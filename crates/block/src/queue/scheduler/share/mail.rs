@@ -27,8 +27,7 @@ pub(crate) struct MailboxEntry {
     /// True if the group always had waiting bios in this hardware queue since the last allocation
     /// of the drive.
     pub(crate) steady: bool,
-    /// Value of `steady` (the group always had waiting bios) in the last queue report that was used
-    /// to divide the drive among groups.
+    /// Value of `steady` in the queue's last report that was used to divide the drive among groups.
     pub(crate) was_steady: bool,
     pub(crate) latencies: Option<Box<LatencyCounts>>,
     /// Value of `served` (total dispatched cost) when the drive was last divided among groups.

@@ -50,15 +50,16 @@ pub(crate) struct DriveSample {
     pub(crate) half_ns: Option<u64>,
     /// Shortest service time of requests of twice the present maximum length, if known.
     pub(crate) double_ns: Option<u64>,
-    /// True if requests of twice the present maximum length are in another size class. Service
-    /// times are known only for each class, so two lengths in one class cannot be compared.
+    /// True if requests of twice the present maximum length are in another size class, so that
+    /// their service times are measured separately.
     pub(crate) may_double: bool,
     pub(crate) busy: bool,
 }
 
 impl DriveSample {
-    /// Returns true if a request of double length takes hardly longer, as on a disk that seeks for
-    /// each request. Also true if requests are slow and longer ones were never timed.
+    /// Returns true if a request of double length takes less than 1.4 times as long, as on a disk
+    /// that seeks for each request. Also true if requests are slow and no other length was timed to
+    /// compare.
     fn is_length_free(&self) -> bool {
         let is_free = |shorter: Option<u64>, longer: Option<u64>| {
             shorter.zip(longer).is_some_and(|(shorter, longer)| longer * 5 < shorter * 7)

@@ -21,8 +21,8 @@ const STEP_NS: u64 = 100_000_000;
 /// Nanoseconds after which a group that is still held back is reported again.
 const LASTS_NS: u64 = 1_000_000_000;
 
-/// Nanoseconds without a check for held-back groups after which all trace messages are due again: a
-/// new recording may have begun.
+/// Nanoseconds without a check for held-back groups after which all trace messages may be repeated,
+/// because a new recording may have begun.
 const FORGOTTEN_NS: u64 = 100_000_000;
 
 #[derive(Default)]

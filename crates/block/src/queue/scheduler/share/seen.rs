@@ -44,8 +44,8 @@ pub(crate) struct QueueReports {
     pub(crate) in_flight: u32,
     /// Sum of the depth that the requests in flight take, in 16ths of a small (4 KiB) request.
     pub(crate) taken: u64,
-    /// Lower bound of the depth limit while a single group uses the drive; otherwise 0. Unit: 1/16
-    /// of a small (4 KiB) request.
+    /// Minimum of the depth limit while a single group uses the drive, in 16ths of a small (4 KiB)
+    /// request; otherwise 0.
     pub(crate) floor: u64,
     pub(crate) queues: u32,
     /// Shortest latency target of the groups with requests. `None` if no such group has a target.

@@ -99,8 +99,8 @@ impl TargetDepth {
     /// Adjusts the depth limit of reads (`way` 0) or of other requests (`way` 1). `over` is the
     /// ratio of measured latency to target latency, in 1,024ths.
     fn steer(&mut self, way: usize, bound: u64, over: u64) {
-        // The smaller of two limits was in effect: `ways[way]`, from the latency targets, and
-        // `bound`, which applies to each direction by itself.
+        // The depth in effect is the smaller of two limits: `ways[way]`, from latency targets, and
+        // `bound`. Each direction may use all of `bound`.
         let depth = self.ways[way].min(bound);
         if over > 1024 {
             let least = u64::from(REQUEST);

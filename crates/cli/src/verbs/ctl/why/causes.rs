@@ -38,8 +38,8 @@ pub struct GroupExplanation {
     pub mean_ms: f64,
     /// 99th percentile of the latency of the group's I/Os, in milliseconds.
     pub p99_ms: f64,
-    /// Upper estimate of the mean number of I/Os in flight: it includes one more I/O, which may not
-    /// have completed before the interval ended.
+    /// Upper estimate of the mean number of I/Os in flight by Little's law. Counts one I/O more
+    /// than completed, for an I/O still in flight at the end of the interval.
     #[serde(skip)]
     pub in_flight: f64,
     pub limits: Vec<String>,
@@ -50,8 +50,8 @@ pub struct GroupExplanation {
     /// percent.
     pub cost_percent: f64,
     pub causes: Vec<LatencyCause>,
-    /// Mean wait of the group's I/Os before dispatch, in milliseconds. Raised to `waiting_ms` if
-    /// that is longer.
+    /// Larger of two mean waits, in milliseconds: that of all the group's I/Os before dispatch, and
+    /// `waiting_ms`.
     pub waited_ms: f64,
     /// True if at least half of the group's I/Os are writes.
     #[serde(skip)]
@@ -60,13 +60,14 @@ pub struct GroupExplanation {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct AtDrives {
-    /// Mean length in bytes of the parts into which larger I/Os are split.
+    /// Mean length, in bytes, of the parts of split I/Os.
     part_bytes: f64,
     service_ns: f64,
     queued_ns: f64,
     tag_waits: u64,
     requeues: u64,
-    /// Factor of [`estimated_ns`] by which the groups' times in drives and queues are too long.
+    /// Fraction of [`estimated_ns`] that is subtracted from each group's time in drives and queues,
+    /// so that the sum over the groups does not exceed the drives' own total.
     surplus: f64,
 }
 
@@ -80,26 +81,29 @@ impl AtDrives {
             sum.queued_ns += drive.time_ns(|stages| stages.g2i.sum_ns + stages.i2d.sum_ns) as f64;
         }
         // Subtracts the time for which schedulers held I/Os, because that time is a cause of its
-        // own. It includes I/Os that still wait, and `queued_ns` all time of I/Os that waited
-        // before, so the difference is known only within the estimated waits.
+        // own. It includes waits of I/Os that are still held, and `queued_ns` includes waits before
+        // the interval. So the difference may be wrong by these waits, whose estimate
+        // (`estimated_ns`) is subtracted, too.
         sum.queued_ns -=
             groups.iter().map(|did| scheduled_ns(did) + estimated_ns(did)).sum::<f64>();
         sum.queued_ns = sum.queued_ns.max(0.0);
         let (_, parts) = interval.completed(|op| ["read", "write"].contains(&op));
-        // Each round finds more groups whose I/Os are shorter than a part, and so remain whole.
+        // Repeats, because each longer part length may show further groups whose I/Os are shorter
+        // than a part and so are not split.
         for _ in groups {
             let (whole, split): (Vec<_>, Vec<_>) =
                 groups.iter().partition(|did| mean_bytes(did) < sum.part_bytes);
             let whole: u64 = whole.iter().map(|did| did.ios[0] + did.ios[1]).sum();
             let bytes: u64 = split.iter().flat_map(|did| did.bytes).sum();
             let part_bytes = bytes as f64 / parts.saturating_sub(whole).max(1) as f64;
-            // If no I/Os are split, a part is at least as long as the longest of them.
+            // No group is left whose I/Os are split, or the part length no longer changes.
             if bytes == 0 || part_bytes == sum.part_bytes {
                 break;
             }
             sum.part_bytes = part_bytes;
         }
-        // No group's I/Os were at the drives for longer than all I/Os together.
+        // The groups' times at the drives cannot add up to more than the drives' own total, so an
+        // excess is due to the estimated waits.
         let rest_ns: f64 = groups.iter().map(|did| sum.rest_ns(did)).sum();
         let estimated_ns: f64 = groups.iter().map(estimated_ns).sum();
         let surplus_ns = (rest_ns - sum.service_ns - sum.queued_ns).max(0.0);
@@ -111,14 +115,16 @@ impl AtDrives {
         (mean_bytes(did) / self.part_bytes.max(1.0)).max(1.0)
     }
 
-    /// Returns the time of a group's I/Os except flushes. I/Os wait in parts.
+    /// Returns the total time of a group's I/Os except flushes. The parts of a split I/O wait
+    /// separately, so their waits are divided by the number of parts.
     fn taken_ns(&self, did: &GroupDelta) -> f64 {
         let waiting_ns = did.waiting_ns as f64 - did.waited_ns as f64;
         (did.total.sum_ns() as f64 + waiting_ns / self.parts(did)).max(0.0)
     }
 
-    /// Returns the time of a group's I/Os that neither limits nor schedulers held. Schedulers hold
-    /// each part of a split I/O separately, so their time is divided by the number of parts.
+    /// Returns the time of a group's I/Os in drives and queues: the total without the time for
+    /// which limits or schedulers held them. Schedulers hold each part of a split I/O separately,
+    /// so the schedulers' time is divided by the number of parts.
     fn rest_ns(&self, did: &GroupDelta) -> f64 {
         let limit_ns = did.held_ns[WaitReason::Limit as usize] as f64;
         let behind_ns = (self.taken_ns(did) - limit_ns).max(0.0);
@@ -182,8 +188,9 @@ fn scheduled_ns(did: &GroupDelta) -> f64 {
     (all - before.iter().sum::<u64>()) as f64
 }
 
-/// Returns the time that I/Os had waited at the two reports, if schedulers held them. It is an
-/// estimate (`WaitSnapshot::waiting_ns`).
+/// Returns the summed waits so far of the I/Os held at the earlier report, plus those of the I/Os
+/// held at the later report; 0 if schedulers held no I/O. Both sums are estimates
+/// (`WaitSnapshot::waiting_ns`).
 fn estimated_ns(did: &GroupDelta) -> f64 {
     if scheduled_ns(did) > 0.0 { (did.waiting_ns + did.waited_ns) as f64 } else { 0.0 }
 }

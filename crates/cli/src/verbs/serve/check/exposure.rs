@@ -48,7 +48,8 @@ fn of_listener(plan: &ServePlan, listener: &ListenerPlan) -> Option<Warning> {
         return if tls.required { None } else { at(listener.tls_line, text) };
     }
     let handed_over = match address {
-        // During `--check` there is no address, because systemd passes no sockets to a check.
+        // `handed_over_address` returns `None` during `--check`, because systemd passes no sockets
+        // to a check.
         Listen::Inherited(name) => handed_over_address(name),
         _ => None,
     };
@@ -156,9 +157,9 @@ fn of_control(plan: &ServePlan) -> Option<Warning> {
     Some((Position::Line(line), format!("control: unix:{}: {text}", path.display())))
 }
 
-/// Returns a note about the group keys of the control socket. Without `control-admin-group`,
-/// members of `control-group` may not change anything, unlike in earlier versions. If the groups of
-/// the two keys differ, administrators may be unable to open the socket.
+/// Returns a note about `control-group`. Without `control-admin-group`, members of `control-group`
+/// may not change anything, unlike in earlier versions. If the two groups differ, an administrator
+/// who is not in `control-group` cannot open the control socket.
 pub fn control_note(plan: &ServePlan) -> Option<String> {
     let group = plan.daemon.control_access.group?;
     let text = match plan.daemon.control_admin_group {

@@ -30,8 +30,9 @@ fn state_of(path: &Path) -> FileState {
     }
 }
 
-/// Returns the indexes of a drive whose file was lost and of a drive that has data. A missing file
-/// after the last drive with data is new in a linear volume, and lost in a stripe.
+/// Returns the index of a drive whose file was lost, and the index of a drive that has data. In a
+/// linear volume, a missing file after the last drive with data is new, not lost. In a stripe,
+/// every missing file was lost.
 fn lost(states: &[Option<FileState>], layout: Layout) -> Option<(usize, usize)> {
     let written = |at: &usize| states[*at] == Some(FileState::Written);
     let missing = |at: &usize| states[*at] == Some(FileState::Missing);

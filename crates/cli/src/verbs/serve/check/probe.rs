@@ -17,8 +17,8 @@ use millrace_exports::{socket_holder, socket_refusal};
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// Returns the time until which a check waits for locks of other processes. A process that was just
-/// killed releases its locks a little later.
+/// Returns the deadline until which a check waits for locks of other processes to be released. A
+/// process that was just killed releases its locks only a little later.
 pub fn deadline() -> Instant {
     Instant::now() + LOCK_WAIT_MAX
 }

@@ -25,9 +25,9 @@ use crate::views::metrics_listener::{BoundAddress, MetricsListener};
 pub struct ControlSocket<'a> {
     pub path: Option<PathBuf>,
     pub line: usize,
-    /// Client socket of the daemon, from whose path the default path of the control socket is
-    /// derived. `None` if the configuration sets the path, or if another program creates the client
-    /// socket.
+    /// Client socket whose path, with `.control` appended, is the path of the control socket.
+    /// `None` if the configuration has the key `control`, if there is no client socket, or if
+    /// another program creates the client socket.
     pub beside: Option<ClientSocket<'a>>,
 }
 
@@ -97,8 +97,8 @@ fn control_file(plan: &ServePlan) -> SocketAccess {
     }
 }
 
-/// Returns the address of the metrics page, the flag or line that sets it, and the key that begins
-/// errors about it. The flag --metrics overrides the configuration.
+/// Returns the address of the metrics page, the flag or line that sets it, and the prefix of errors
+/// about it. The flag --metrics overrides the configuration.
 pub fn metrics(
     plan: &ServePlan,
     flag: Option<SocketAddr>,
@@ -136,8 +136,8 @@ pub fn refuse_unused_sockets(plan: &ServePlan) -> Result<(), ConfigProblems> {
 
 pub fn bind(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Result<Sockets, ConfigProblems> {
     let ControlSocket { path, line, beside } = control(plan);
-    // If the client socket cannot be created, neither can the default control socket beside it. The
-    // error names the client socket, which is in the configuration.
+    // The path of the default control socket is derived from that of the client socket. If the
+    // client socket cannot be created, the error names it, because the user has configured it.
     if let Some(client) = beside
         && let Some(why) = probe::socket(client.path, Instant::now())
     {

@@ -129,8 +129,8 @@ impl LiveDaemon {
 
     /// Returns the reason why the daemon cannot continue: a thread that serves I/O has died.
     pub fn failure(&self) -> Option<String> {
-        // Returns `None` during a reload, which holds the lock of the server and reports its own
-        // failures.
+        // A reload holds the lock of the server and reports its own failures. Returns `None` during
+        // a reload.
         let server = self.try_server()?;
         let server = server.as_ref()?;
         let failed = server.servers().has_failed().then(|| "an I/O thread has died".to_owned());

@@ -102,7 +102,8 @@ impl MarkFile {
         });
         let path = self.path.display().to_string();
         if self.volumes.is_empty() {
-            // A file that another daemon has put at this path stays.
+            // Only this daemon's own file is removed, because another daemon may have put a file at
+            // this path.
             let removed = match is_at(&self.file, &self.path) {
                 true => fs::remove_file(&self.path).and_then(|()| self.folder.sync_all()),
                 false => Ok(()),
@@ -134,8 +135,8 @@ impl MarkFile {
 }
 
 impl DirtyMarks {
-    /// Locks the directory `path`, where the file `caches` says which caches were dirty when the
-    /// last daemon died. Keeps these entries and adds one for each of `volumes`, marked as clean.
+    /// Locks the directory `path` and replaces its file `caches`. Keeps the entries for caches that
+    /// an earlier daemon left dirty, and adds an entry for each of `volumes`, marked as clean.
     pub fn open<'a>(
         path: &Path,
         volumes: impl Iterator<Item = &'a str>,
@@ -182,7 +183,7 @@ impl DirtyMarks {
         }
     }
 
-    /// Makes each cache mark its volume before the cache becomes dirty for the first time.
+    /// Makes each cache call [`mark`](Self::mark) before it becomes dirty for the first time.
     pub fn keep_for<'a>(self: &Arc<Self>, caches: impl Iterator<Item = &'a Arc<Cache<Native>>>) {
         for cache in caches.filter(|_| self.0.is_some()) {
             let (marks, volume) = (Arc::clone(self), cache.below().name().to_owned());
@@ -216,7 +217,8 @@ impl DirtyMarks {
         }
     }
 
-    /// Writes the file `caches` again if it was removed or not updated. Logs a failure once.
+    /// Writes the file `caches` again if it was removed or replaced, or if an earlier write failed.
+    /// Logs a failure once.
     pub fn look(&self) {
         let Some(mut marks) = self.lock().filter(|it| !it.is_settled && !it.is_kept()) else {
             return;

@@ -20,7 +20,7 @@ pub struct HeapTrim(Mutex<TrimState>);
 #[derive(Default)]
 struct TrimState {
     left: u64,
-    /// Times of the first and the last departure of a client since the previous trim.
+    /// Times of the first and the last client departure since the previous trim, if any.
     since: Option<(Instant, Instant)>,
 }
 
@@ -32,7 +32,8 @@ impl HeapTrim {
         }
         for volume in volumes.iter().filter(|volume| !volume.disks().iter().all(|it| is_unused(it)))
         {
-            // Reading statistics frees the counters of threads that no longer use the disk.
+            // The statistics are read for a side effect: counters of threads that no longer use the
+            // disk are freed.
             let _ = volume.tenants();
             volume.drives().iter().for_each(|disk| drop(disk.queue_stats()));
         }

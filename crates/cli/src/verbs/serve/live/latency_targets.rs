@@ -2,10 +2,10 @@
 //! target is missed. When a group or a scheduler is set, keys that the scheduler ignores are
 //! reported, too.
 //!
-//! A scheduler can shorten only the time before the drive. So a target cannot be kept if the
-//! group's own I/Os take longer than the target at the drive itself, for several seconds in a row.
-//! The main thread checks once per second, and only if a group has a target. Each finding is logged
-//! once, and reported to clients until the target is met or changed.
+//! A scheduler can shorten only the wait before dispatch to the drive. So a target counts as
+//! impossible to keep if, for several seconds in a row, the drive itself takes longer than the
+//! target for the group's I/Os. The main thread checks once per second, and only if a group has a
+//! target. Each finding is logged once, and reported to clients until the target is met or changed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,10 +21,10 @@ use crate::config::group::targets::{ShareQuery, TargetQuery};
 
 const MISSED_MIN: Duration = Duration::from_secs(3);
 const WINDOW: Duration = Duration::from_millis(900);
-/// Minimum number of I/Os in a time window whose latency is compared with a target. `LEAST_ABOVE`:
-/// minimum number of I/Os slower than the compared percentile; with fewer, a lower percentile is
-/// compared.
+/// Minimum number of I/Os in a time window whose latency is compared with a target.
 const LEAST: u64 = 10;
+/// Minimum number of I/Os slower than the compared percentile. If there are fewer, a lower
+/// percentile is compared.
 const LEAST_ABOVE: f64 = 2.0;
 /// Least number of I/Os from which a drive's measured times replace the times of its model.
 const KNOWN_IOS: u64 = 100;
@@ -41,8 +41,9 @@ pub struct LatencyTargets {
 
 struct DriveTarget {
     target: LatencyTarget,
-    /// Service times of the group's I/Os in the drive, up to the start of the current time window
-    /// (`since`). `all_before_ns` is the total service time of all groups' I/Os up to then.
+    /// Counters at the start (`since`) of the current time window: in `before` the service times of
+    /// the group's I/Os in the drive, in `all_before_ns` the total service time of all groups'
+    /// I/Os.
     before: Snapshot,
     all_before_ns: u64,
     since: Instant,
@@ -88,7 +89,8 @@ impl DriveTarget {
         let others = at_a_time(all_ns.saturating_sub(window.sum_ns()));
         let there = (at_a_time(window.sum_ns()), others);
         let figure_ns = judged_ns(self.target, &window);
-        // `figure_ns` is the middle of a histogram bucket, so the true time may be 1/16 shorter.
+        // A percentile is the middle of a histogram bucket, so the true value may be 1/16 lower.
+        // The target is missed only if that lower value exceeds the target, too.
         if figure_ns - figure_ns / 16 <= nanoseconds(self.target.latency()) {
             self.missed_since = None;
             return if self.says.is_some() { TargetChange::Kept } else { TargetChange::None };
@@ -101,8 +103,8 @@ impl DriveTarget {
     }
 }
 
-/// Returns the mean or percentile that is compared with a target. With few I/Os a lower percentile
-/// is used, so that a single slow I/O cannot miss the target.
+/// Returns the mean or percentile to compare with a target. If there are few I/Os, a lower
+/// percentile is compared, so that a single slow I/O does not count as a missed target.
 fn judged_ns(target: LatencyTarget, window: &Snapshot) -> u64 {
     match target {
         LatencyTarget::Mean(_) => window.mean_ns(),
@@ -125,9 +127,9 @@ impl LatencyTargets {
         }
     }
 
-    /// Returns warnings about keys of a group that were just set (those that `sets` accepts): keys
-    /// that the schedulers of the group's drives ignore, and a target that these drives cannot
-    /// keep by their measured or modelled service times.
+    /// Returns warnings about keys of a group that were just set; `sets` returns true for these
+    /// keys. Warns of keys that the schedulers of the group's drives ignore, and of a target that
+    /// these drives cannot keep by their measured or modelled service times.
     pub fn at_once(
         &self,
         groups: &ServedGroups,
@@ -143,7 +145,7 @@ impl LatencyTargets {
             uses.then_some(directly)
         };
         let mut said = Vec::new();
-        // `ignored_by_caches` warns of keys on cached volumes.
+        // Cached volumes are skipped here, because `ignored_by_caches` warns of keys on them.
         let uncached = volumes.iter().filter(|volume| volume.below().is_none());
         for volume in uncached {
             let Some(directly) = used_by(volume) else { continue };
@@ -236,8 +238,8 @@ impl LatencyTargets {
         }
         let targets = targets(groups);
         for ((group, ..), one) in drive_targets.iter() {
-            // The report of a missed target (`says`) is outdated if the target was changed since
-            // the last check.
+            // Skips the report of a missed target (`says`) if the target was changed since the last
+            // check.
             if let (Some((name, target)), Some(says)) = (targets.get(group), &one.says)
                 && *target == one.target
             {

@@ -1,10 +1,10 @@
-//! Threads that open files of directories for clients, and close unused ones.
+//! Threads that open the files of directory exports for clients, and close unused files.
 //!
-//! The library defines the work (`millrace::FileTask`, `millrace::ClosingFile`). One thread takes
-//! the clients' requests, and one thread per directory does the work that accesses its file system.
-//! A file system that hangs blocks neither other directories nor changes of the configuration or
-//! the end of the daemon. The threads start when first needed and end with the server; nobody waits
-//! for them.
+//! The library defines the steps (`millrace::FileTask`, `millrace::ClosingFile`). One thread takes
+//! the clients' requests, and one thread per directory executes the steps that access its file
+//! system. So a file system that hangs blocks neither other directories, nor changes of the
+//! configuration, nor the end of the daemon. The threads start when first needed and end with the
+//! server; no thread waits for them.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -24,7 +24,8 @@ const REPEAT_AFTER: Duration = Duration::from_secs(60);
 const WARNINGS_MAX: usize = 32;
 /// Maximum number of tasks that wait for a directory. Clients beyond this limit are refused.
 const TASKS_MAX: usize = 4096;
-/// Maximum delay until reports include an opened file, if further jobs keep the thread busy.
+/// Maximum delay until reports show that a file was opened or closed, while further jobs keep the
+/// directory's thread busy.
 const FOLLOW: Duration = Duration::from_millis(100);
 
 pub struct OpenFilesThreads {
@@ -65,8 +66,8 @@ impl OpenFilesThreads {
         });
     }
 
-    /// Passes a job to the thread of its directory. Returns the job if the thread's queue is full
-    /// or no thread can be started. A client is refused when its `FileJob::Task` is dropped.
+    /// Queues a job for the thread of its directory. Returns the job if the thread's queue is full
+    /// or no thread can be started. Dropping a returned `FileJob::Task` refuses the client.
     fn give(&self, directory: &str, job: FileJob) -> Option<FileJob> {
         let mut directories = lock_unpoisoned(&self.directories);
         if !directories.contains_key(directory) {
@@ -111,7 +112,8 @@ fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
         let mut server = daemon.server();
         let Some(server) = server.as_mut() else { return };
         let task = request.and_then(|request| server.answer(request));
-        // No file is closed during a trace recording, because the recording keeps drives open.
+        // A trace recording keeps drives open, so unused files are closed only after the recording
+        // ends.
         let unused = match looked.elapsed() >= LOOK && !daemon.recording.is_active() {
             true => server.unused_files(),
             false => Vec::new(),
@@ -126,7 +128,8 @@ fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
         for closing in unused {
             let directory = closing.directory().to_owned();
             let refused = daemon.open_files.give(&directory, FileJob::Close(closing));
-            // If the directory's job queue is full, a later check for unused files tries again.
+            // If the directory's job queue is full, a later check for unused files tries to close
+            // the file.
             if let Some(FileJob::Close(closing)) = refused {
                 server.close(closing);
             }
@@ -149,7 +152,7 @@ fn next_step(daemon: &LiveDaemon, task: FileTask, server: &mut Server) {
 }
 
 fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<FileJob>) {
-    // Time of the oldest opening or closing of a file that the daemon's reports do not include yet.
+    // Time of the first opening or closing of a file that the daemon's reports do not show yet.
     let mut behind: Option<Instant> = None;
     // True if the current `ServedLists` may still keep drives of closed files open.
     let mut keep_drives = false;

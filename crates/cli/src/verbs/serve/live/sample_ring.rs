@@ -10,8 +10,8 @@ use crate::views::history::{History, KEPT_S, SERIES_MAX, Sample, Series};
 
 /// Seconds over which the load of a volume, drive or group is averaged.
 const LOAD_S: f64 = 60.0;
-/// Ratio of two loads, below which the least busy volume, drive or group with a history (series)
-/// gives up its place to the busiest one without a history.
+/// The least busy series is replaced if its load is below this fraction of the load of the busiest
+/// volume, drive or group without a series.
 const LAZY: f64 = 0.5;
 
 /// I/Os of a volume, drive or group at one time: name, I/Os per second, I/Os in flight.

@@ -34,7 +34,7 @@ type UsedVolume = Option<VolumeCounters>;
 
 #[derive(Debug, Default, Clone)]
 struct VolumeCounters {
-    /// Volume of these counters. At the next sample the same name may belong to another volume, for
+    /// Volume that was sampled. By the next sample, another volume may have the same name, for
     /// example if a file was closed and opened again.
     of: Weak<Volume<Native>>,
     clients: TenantSnapshot,
@@ -143,7 +143,7 @@ impl DriveCounters {
     }
 }
 
-/// Counters of the volumes at two samples.
+/// Counters of the used volumes at the previous sample and at the current one.
 struct SampleInterval<'a> {
     last: &'a [UsedVolume],
     now: &'a [UsedVolume],

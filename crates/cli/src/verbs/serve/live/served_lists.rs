@@ -68,8 +68,8 @@ impl<T> Default for NamedStates<T> {
 }
 
 impl<T: Clone + Default> NamedStates<T> {
-    /// Returns a `T` for each of `names`, in their order. A name keeps its `T` from the previous
-    /// call; a new name gets `T::default()`.
+    /// Returns the states of `names`, in their order. A name keeps its state from the previous
+    /// call; the state of a new name is `T::default()`.
     pub fn of<'a>(&mut self, names: impl Iterator<Item = &'a str> + Clone) -> &mut [T] {
         if !names.clone().eq(self.names.iter().map(String::as_str)) {
             let before = self.names.drain(..).zip(self.states.drain(..));

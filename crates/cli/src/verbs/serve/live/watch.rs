@@ -18,8 +18,8 @@ use super::dirty_data::{self, DaemonEnd, DirtySnapshot};
 use super::served_lists::{NamedStates, ServedLists};
 
 const PERIOD: Duration = Duration::from_secs(1);
-/// Number of checks (one per second), after a log line about a drive or export, during which
-/// further failures of that drive or export are only counted.
+/// Number of checks (one per second) after a log line about a drive or export. During these checks,
+/// further failures of the drive or export are counted but not logged.
 const QUIET: u32 = 4;
 /// Number of checks between two lines about dirty caches while the daemon stops.
 const STOP_LOOKS: u32 = 5;
@@ -33,8 +33,8 @@ pub struct DaemonWatch {
     is_stopping: bool,
 }
 
-/// Drives of a cache that were logged as hanging. Further drives are logged only after `quiet` more
-/// checks.
+/// Drives of a cache that were logged as hanging. After a log line, `quiet` counts down the checks
+/// until another hanging drive may be logged.
 #[derive(Debug, Clone, Default)]
 struct StuckDrives {
     drives: Vec<usize>,
@@ -92,7 +92,7 @@ impl DaemonWatch {
     /// Checks the server once per second until the sender of `done` is dropped. If the server has
     /// lost an I/O thread or a drive's worker, raises SIGTERM to stop the daemon.
     pub fn watch(&mut self, done: &Receiver<()>) {
-        // Failures that happened during the start are logged first.
+        // The first check, before any wait, logs failures that happened during the start.
         self.look();
         while done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
             self.look();

@@ -75,8 +75,8 @@ fn watch(
 fn say(drive: &DriveConfig, startup: &StartProgress) -> bool {
     let Some(awaited) = probe::awaited(&drive.spec) else { return false };
     tracing::info!("drive {}: waiting {awaited}", drive.name);
-    // An error means that a signal has ended the start. The error is ignored, because the signal
-    // thread reports the end.
+    // `step` fails if a signal has ended the start. The failure is ignored here, because the signal
+    // thread reports the end of the start.
     let _ = startup.step(format!("drive {} was waiting {awaited}", drive.name));
     true
 }

@@ -150,8 +150,9 @@ fn text(images: &[ImageDrive], name: &str, args: &ImageArgs) -> String {
         |text: &String| matches!(words::address(text, Path::new("")), Ok(Listen::Unix(_)));
     let mut server = String::new();
     if args.vhost_user.is_none() && !nbd.iter().any(is_unix) {
-        // The default control socket has the path of a Unix socket for clients with `.control`
-        // appended. Without such a socket, the configuration must name the control socket.
+        // By default, the path of the control socket is that of a client's Unix socket with
+        // `.control` appended. Without a client's Unix socket, the generated configuration names
+        // the control socket.
         let control = quoted(&format!("unix:{}.control", as_file_name(name)));
         let _ = writeln!(server, "control = {control}");
     }
@@ -180,7 +181,8 @@ fn image(file: &Path, args: &ImageArgs) -> anyhow::Result<ImageDrive> {
     };
     let meta = match std::fs::metadata(file) {
         Ok(meta) => meta,
-        // No file has this name, so the argument is a drive spec or a mistake.
+        // No file has this name. Unless the text looks like a drive spec or an NBD URL, the file is
+        // reported as missing.
         Err(error) if !is_of_driver(path) && !is_nbd_url(path) => {
             return Err(missing(file, &error));
         }

@@ -255,8 +255,8 @@ fn drives(plan: &ServePlan, opened: &Opened) -> String {
     table.text()
 }
 
-/// Describes a drive's queues: design and scheduler, numbers of software and hardware queues, and
-/// the threads that may run the queues, as in `mq 2 -> 2, I/O threads`.
+/// Describes a drive's queues, as in `mq 2 -> 2, I/O threads`: design and scheduler, number of
+/// software queues, number of hardware queues, and the threads that may run the queues.
 fn queues(disk: &Disk<Native>, design: &str) -> String {
     let (software, hardware) = disk.queue_count();
     let runner = match disk.kind() {

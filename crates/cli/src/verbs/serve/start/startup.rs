@@ -117,8 +117,9 @@ impl StartProgress {
         }
     }
 
-    /// Ends a start in progress. Returns if the daemon serves, or after the main thread has undone
-    /// the start. If the main thread takes too long, undoes the start and exits the process.
+    /// Ends a start in progress, and returns when the main thread has undone the start. Returns at
+    /// once if no start is in progress, as when the daemon already serves. If the main thread takes
+    /// too long, undoes the start itself and exits the process.
     pub fn stop(&self) {
         let mut state = self.lock();
         if state.phase != StartPhase::Opening {

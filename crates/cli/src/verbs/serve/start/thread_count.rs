@@ -102,8 +102,8 @@ fn on_ring(drive: &DriveConfig) -> bool {
     is_file(drive) && drive.spec.innermost().get("aio") != Some("threads")
 }
 
-/// Returns true for a drive that needs the process's pool of threads for file operations even with
-/// io_uring.
+/// Returns true for a drive that uses the process's pool of threads for file operations even if
+/// io_uring is available: a drive with `aio=threads`, or a block device.
 fn on_threads(drive: &DriveConfig) -> bool {
     let inner = drive.spec.innermost();
     let is_block = || {

@@ -12,8 +12,8 @@ use crate::config::ListenerPlan;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsHost {
-    /// Host name for clients' URIs in place of the listener's address. `None` if the URI has the
-    /// address itself.
+    /// Name from the certificate that clients' URIs contain as host. `None` if the URIs contain the
+    /// listener's address.
     pub host: Option<String>,
     pub remark: String,
 }
