@@ -89,7 +89,8 @@ pub(crate) struct SoftwareQueue<M: Machine> {
     /// software queue that feeds a single hardware queue may have a second list, for the drive's
     /// worker.
     lists: Box<[BioList<M>]>,
-    /// Hardware queue of the drive's worker; `None` if the worker has no list in `lists`.
+    /// Hardware queue that the drive's worker serves; `None` if `lists` has no second list for the
+    /// worker.
     worker: Option<u16>,
     pub(crate) frozen: bool,
 }

@@ -497,11 +497,11 @@ impl Model {
         }
         let poll_ns = self.cpu.spin_poll.ns;
         check("cpu.spin_poll", poll_ns >= 1.0, || {
-            format!("the time ns is {poll_ns}; write 1 or more")
+            format!("ns = {poll_ns} is too small; write 1 or more")
         })?;
         let slice_ns = self.threads.time_slice.ns;
         check("threads.time_slice", slice_ns >= 1_000.0, || {
-            format!("the time ns is {slice_ns}; write 1000 or more")
+            format!("ns = {slice_ns} is too small; write 1000 or more")
         })
     }
 

@@ -121,8 +121,8 @@ impl<M: Machine> GroupWaitStats<M> {
         *said = next;
     }
 
-    /// Moves the time that bios have waited up to `at_ns` in a hardware queue that dispatches
-    /// nothing from the last counter of `by` to the counter of the reason stored in `stop`.
+    /// Accounts the waits of bios in a hardware queue that dispatches nothing, up to `at_ns`. Moves
+    /// their time from the counter without a reason to that of the reason stored in `stop`.
     pub(crate) fn settle(&self, at_ns: u64) {
         let Some(stop) = &self.stop else { return };
         let (_, ns) = self.by[Self::place(None)].at(units(at_ns));

@@ -269,9 +269,9 @@ impl<M: Machine, T: Send> Drop for ServeGuard<'_, M, T> {
     fn drop(&mut self) {
         let (state, ended) = (&self.lock.state, self.lock.ended());
         self.lock.set_hold(None);
-        // Release pairs with the Acquire of the next `try_enter`. The release also clears a `FLAG`
-        // that another thread has just set, so that thread's work could be forgotten. Therefore a
-        // `ServeGuard` is dropped only where no thread sets `FLAG`, or during a panic.
+        // Release pairs with the Acquire of the next `try_enter`. This store also clears a `FLAG`
+        // that another thread may just have set, and the work of that thread would be forgotten.
+        // Therefore a `ServeGuard` is dropped only where no thread sets `FLAG`, or in a panic.
         if M::Meter::ALWAYS {
             state.store(FREE, Order::Release);
         } else {

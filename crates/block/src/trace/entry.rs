@@ -124,8 +124,9 @@ pub(crate) fn step_word(of: &TraceSubject, step: TraceStep) -> RingWord {
     [of.sector & VALUE, what]
 }
 
-/// Returns the ring word that precedes a remap, or a flush that is merged into another one.
-/// `sector` is the sector before the remap, or the `sector` of the other flush's events.
+/// Returns an additional ring word for two kinds of events, which the event's own words follow. For
+/// a remap, `sector` is the sector before the remap. For a flush that was merged into another
+/// flush, it is the sector that the events of that other flush have.
 #[inline(always)]
 pub(crate) fn from_word(sector: u64) -> RingWord {
     [FROM << KIND_SHIFT, sector]

@@ -194,8 +194,8 @@ impl SiblingQueues {
         state.queues.iter().for_each(QueueState::wake);
     }
 
-    /// Returns true if `connection_up`, which makes the decision, will probably accept a new
-    /// connection. `own` is the number of open connections that the new one replaces.
+    /// Returns true if a new connection will probably be accepted; `connection_up` decides. `own`
+    /// is the number of the caller's open connections, which the new one replaces.
     pub(crate) fn admits(&self, sharing: ConnectionSharing, own: usize) -> bool {
         let state = lock_unpoisoned(&self.state);
         state.admits(sharing, state.open().saturating_sub(own))

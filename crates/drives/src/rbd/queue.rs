@@ -1,12 +1,12 @@
 //! `RbdQueue`: hardware queue of a Ceph image, on one I/O thread.
 //!
 //! A request becomes one asynchronous call of librbd on the request's own memory. A thread of
-//! librbd puts the result into the queue's inbox and wakes the I/O thread. Each queue has its own
-//! inbox, because `rbd_set_image_notification` supports only one for each handle, and writes its
-//! eventfd for every completion. librbd cannot cancel I/O, so a request that has timed out keeps
-//! its memory until librbd completes it. A read must return all its bytes; a completion that does
-//! not belong to its tag is dropped. Invariant: memory and slots stay in place until every
-//! completion was taken; a queue that is dropped earlier leaks them.
+//! librbd puts the result into the queue's inbox and wakes the I/O thread. librbd's own queue of
+//! completions (`rbd_set_image_notification`) is not used: an image handle has only one, and its
+//! eventfd is written for every completion. librbd cannot cancel I/O, so a request that has timed
+//! out keeps its memory until librbd completes it. A read must return all its bytes; a completion
+//! that does not belong to its tag is dropped. Invariant: memory and slots stay in place until
+//! every completion was taken; a queue that is dropped earlier leaks them.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};

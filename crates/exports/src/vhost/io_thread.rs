@@ -238,7 +238,8 @@ impl IoThread {
     fn take(&mut self) -> u32 {
         // Small batches (`AT_ONCE`) give the guest its answers early. Early answers are of no use
         // if drives do not complete requests at once, or if the guest runs only while this thread
-        // sleeps. A queue may then fill its whole share of the channel in one iteration.
+        // sleeps. In these cases one iteration may take as many requests of a queue as the channel
+        // has room for, divided by the number of queues.
         let count = self.queues.len().max(1);
         let whole = self.turns || self.idle.share.is_shared();
         let most = if whole { (CHANNEL_DEPTH / count as u32).max(AT_ONCE) } else { AT_ONCE };

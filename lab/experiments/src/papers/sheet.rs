@@ -2,8 +2,8 @@
 //!
 //! The file lists the simulations to run, formulas over their metrics for figures and tables, and
 //! the paper's own numbers. A type that implements `Point` turns settings into a simulation. Texts
-//! are templates (`formula`). Settings whose names begin with an underscore are only for templates.
-//! `repeat` calls this file for every paper.
+//! in it are templates, which `formula` fills in. Settings whose names begin with an underscore are
+//! only for templates. The module `repeat` reads a sheet for every paper.
 
 use std::collections::BTreeMap;
 

@@ -298,8 +298,8 @@ pub(super) struct Kernel<M: Machine> {
 }
 
 impl<M: Machine> Kernel<M> {
-    /// Creates the kernel model; `None` if the plan does not need the model, or if `charge` is
-    /// `None`, as on a real machine.
+    /// Creates the kernel model. Returns `None` if the plan does not need it, or if `charge`, the
+    /// function that spends virtual time, is `None`: a real machine has no virtual time.
     pub(super) fn new(
         plan: &super::SimPlan,
         locks: &mut Locks<M>,

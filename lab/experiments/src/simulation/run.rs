@@ -1,8 +1,9 @@
 //! Runs one benchmark on the simulated machine, or on this machine with lock statistics.
 //!
-//! Verbs call `run_simulated` and `run_metered`. Both call `run_jobs`, which creates the drives,
-//! the volume and the jobs on the machine. Results leave a simulation through shared memory,
-//! together with the volume, so that dropping the volume takes no virtual time.
+//! The commands of millrace-lab call `run_simulated` and `run_metered`. Both call `run_jobs`, which
+//! creates the drives, the volume and the jobs on the machine. A simulation hands out its results
+//! together with the volume, so that the volume is dropped after the simulation has ended and the
+//! drop takes no virtual time.
 
 use std::sync::Arc;
 

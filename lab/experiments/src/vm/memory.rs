@@ -97,10 +97,10 @@ impl GuestMemory {
 
     fn look_up(&self) -> u64 {
         let slept = self.mutex.lock();
-        // AcqRel: `__sync_fetch_and_add` is a full barrier.
+        // AcqRel, because QEMU's `__sync_fetch_and_add`, modelled here, is a barrier both ways.
         self.references.fetch_add(1, Order::AcqRel);
         self.mutex.unlock();
-        // AcqRel: `__sync_fetch_and_sub` is a full barrier.
+        // AcqRel, as above: QEMU uses `__sync_fetch_and_sub`.
         self.references.fetch_add(u64::MAX, Order::AcqRel);
         slept
     }

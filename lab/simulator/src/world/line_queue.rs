@@ -186,8 +186,8 @@ impl World {
         LineTurn::Waits
     }
 
-    /// Ends the access of a thread that had waited, and wakes the first waiter when the line is
-    /// free.
+    /// Ends a thread's access to a cache line for which it had waited. The first thread that waits
+    /// for the cache line wakes at the time at which the cache line is free.
     fn go_on(&mut self, line: &LineState) {
         let queue = &mut self.line_queues[line.queue.load(Relaxed) as usize - 1];
         queue.chosen = false;

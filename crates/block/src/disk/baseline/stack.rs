@@ -75,8 +75,8 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         BioList::new()
     }
 
-    /// Subtracts one from this design's own counter of requests in flight. Called when a hardware
-    /// queue is closed, for each request that was counted but that the driver had refused.
+    /// Subtracts one from the count of requests in flight, if the design keeps one. Called when a
+    /// hardware queue is closed, for each request that was counted although the driver refused it.
     fn forget_issued(&self) {}
 
     fn leak(&self) {}

@@ -22,7 +22,8 @@ pub(crate) struct MailboxEntry {
     /// Depth that the group's waiting bio chains would take in the drive, in 16ths of a small
     /// (4 KiB) request.
     pub(crate) waiting: u32,
-    /// Depth that the group's requests in flight take, in 16ths of a small (4 KiB) request.
+    /// Part of the drive's depth limit that the group's requests in flight use. A 4 KiB request
+    /// counts 16; larger requests count more.
     pub(crate) in_flight: u32,
     /// True if the group always had waiting bios in this hardware queue since the last allocation
     /// of the drive.

@@ -266,8 +266,8 @@ fn queues(disk: &Disk<Native>, design: &str) -> String {
     format!("{design} {software} -> {hardware}, {runner}")
 }
 
-/// Returns commands to paste. The commands leave the user's disks and files unchanged: copies get
-/// new names.
+/// Returns the commands that `serve` suggests for trying an export. Pasted as they are, they change
+/// no disk and no existing file: nbdcopy copies to a file of a new name.
 fn lines_to_paste(
     uri: &str,
     export: &ExportConfig,
