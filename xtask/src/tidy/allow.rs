@@ -136,7 +136,7 @@ mod tests {
             [
                 "a:7: too much",
                 "a:7: too much",
-                "x.txt:2: b has shrunk to 2; write this number in the entry",
+                "x.txt:2: b now needs only 2; write this number in the entry",
                 "x.txt:3: c is not needed any more; remove the entry"
             ]
         );

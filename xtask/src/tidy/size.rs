@@ -116,7 +116,7 @@ mod tests {
     fn an_entry_that_is_too_large_or_not_needed_fails() {
         assert_eq!(
             found(&"// x\n".repeat(650), "a.rs 651\n"),
-            ["size.txt:1: a.rs has shrunk to 650; write this number in the entry"]
+            ["size.txt:1: a.rs now needs only 650; write this number in the entry"]
         );
         assert_eq!(
             found("// x\n", "a.rs 600\n"),
