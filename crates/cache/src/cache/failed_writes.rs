@@ -202,6 +202,11 @@ impl<M: Machine> FailedWrites<M> {
         matches!(self.state(member), FAILS | REFUSES)
     }
 
+    /// Returns true if the drive of `page` fails writes; a stuck drive does not.
+    pub(crate) fn fails_at(&self, cache: &Cache<M>, page: u64) -> bool {
+        cache.failing_member(page).is_some_and(|member| self.fails(member))
+    }
+
     fn add(&self, member: usize, pages: i64) {
         self.members[member].pages.fetch_add(pages.cast_unsigned(), Order::SeqCst);
         self.pages.fetch_add(pages.cast_unsigned(), Order::SeqCst);
@@ -221,7 +226,7 @@ impl<M: Machine> Cache<M> {
     }
 
     /// Returns the drive of `page` if it fails writes or is stuck.
-    pub(crate) fn failing_member(&self, page: u64) -> Option<usize> {
+    fn failing_member(&self, page: u64) -> Option<usize> {
         if !self.failed_writes.has_failing() {
             return None;
         }

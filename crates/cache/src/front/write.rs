@@ -15,7 +15,7 @@ use crate::cache::Cache;
 use crate::front::jobs::{CacheJob, JobStep};
 use crate::front::queue::CacheQueue;
 use crate::memory::cursor::{CopyDirection, RequestCursor, span_of, wanted_of};
-use crate::memory::extent::{EXTENT_PAGES, place_of};
+use crate::memory::extent::{EXTENT_PAGES, Extent, place_of};
 
 impl<M: Machine> CacheQueue<M> {
     pub(crate) fn is_durable(&self, rq: &Request<M>) -> bool {
@@ -45,12 +45,8 @@ impl<M: Machine> CacheQueue<M> {
             }
             let at = shard.find_or_insert(number);
             let extent = shard.extent(at);
-            let fits = extent.dirty[place] != 0
-                || cache.has_room(pages.start, newly_dirty)
-                // A page that is being written to a failing drive is already counted as dirty, so
-                // another write to the page needs no room.
-                || extent.writing & 1 << place != 0
-                    && cache.failing_member(pages.start).is_some();
+            let fits = needs_no_room(cache, extent, pages.start)
+                || cache.has_room(pages.start, newly_dirty);
             let frame = fits.then(|| shard.frame_to_write(&cache.frames, at, place)).flatten();
             let Some(frame) = frame else {
                 shard.forget_if_empty(at);
@@ -112,10 +108,11 @@ impl<M: Machine> CacheQueue<M> {
     /// Returns the error for a write to `page` that found no room because of failing drives. `None`
     /// means that the write waits until there is room.
     fn refusal(&self, page: u64) -> Option<Status> {
-        let (number, place) = place_of(page);
+        let (number, _) = place_of(page);
         let shard = self.cache.shard(number).lock();
-        let is_dirty = shard.find(number).is_some_and(|at| shard.extent(at).dirty[place] != 0);
-        if is_dirty || self.cache.clearing.has(page) {
+        let extent = shard.find(number).map(|at| shard.extent(at));
+        let has_room = extent.is_some_and(|extent| needs_no_room(&self.cache, extent, page));
+        if has_room || self.cache.clearing.has(page) {
             return None;
         }
         let is_stranded = shard.is_stranded();
@@ -123,6 +120,14 @@ impl<M: Machine> CacheQueue<M> {
         let no_memory = || self.cache.failed_writes.refusal().filter(|_| is_stranded);
         self.cache.refusal(page).or_else(no_memory)
     }
+}
+
+/// Returns true if a write to the page makes no further page dirty: the page is dirty, or it is
+/// being tried again on a drive that fails writes, and counts as dirty until the trial succeeds.
+fn needs_no_room<M: Machine>(cache: &Cache<M>, extent: &Extent, page: u64) -> bool {
+    let place = place_of(page).1;
+    let is_tried = || extent.writing & 1 << place != 0 && cache.failed_writes.fails_at(cache, page);
+    extent.dirty[place] != 0 || is_tried()
 }
 
 /// Subtracts a write from the counts of writers of its extents (`FailedPages::claims`). Called
