@@ -63,8 +63,8 @@ pub fn run(root: &Path) -> Result<bool> {
     let program = target.join("debug/millrace-lab");
     let mut all = true;
     let subjects = [("the layer", &PLANTS[..], &[][..]), ("the cache", &CACHE_PLANTS[..], CACHE)];
-    println!("| planted bug | where | found as | seeds |\n|---|---|---|---|");
     for (subject, plants, more) in subjects {
+        println!("| planted bug | where | found as | seeds |\n|---|---|---|---|");
         let mut most = CLEAN_SEEDS_MIN;
         for plant in plants {
             let place = place_of(plant, &lists);

@@ -22,7 +22,7 @@ pub fn quoted(text: &str) -> String {
 
 /// Quotes a text for a shell if it needs quoting.
 pub fn shell_word(text: &str) -> Cow<'_, str> {
-    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:@%+,".contains(letter);
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:@%+,=".contains(letter);
     let plain = !text.is_empty() && text.chars().all(is_plain);
     if plain { text.into() } else { quoted(text).into() }
 }

@@ -9,7 +9,7 @@ use super::{Spec, SpecError};
 use crate::common::units::{duration, size_bytes};
 use crate::common::words::any_of;
 
-/// Maximum time that a key accepts, in nanoseconds: an hour, so that sums never overflow.
+/// Maximum time that a key accepts: an hour, so that sums never overflow.
 const TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// Value of a key; `None` if the spec does not give the key.

@@ -55,11 +55,7 @@ pub fn find<'a>(report: &'a Report, name: &str) -> Result<&'a GroupState> {
 
 /// Returns a suggestion for a command that lacks the word `group` before a group or its key.
 pub fn meant(report: &Report, args: &SetArgs, key: &str) -> Option<String> {
-    let quoted = |text: &String| match text.contains(' ') {
-        true => shell_word(text).into_owned(),
-        false => text.clone(),
-    };
-    let words = args.settings.iter().map(quoted).collect::<Vec<_>>().join(" ");
+    let words = args.settings.iter().map(|text| shell_word(text)).collect::<Vec<_>>().join(" ");
     let (target, words) = (visible(&args.target), visible(&words).into_owned());
     let is_group = report.groups.iter().any(|group| group.name == args.target);
     if !is_group && !group::is_key(key) {

@@ -11,6 +11,7 @@ use millrace_console::words::{count, number, rate_bytes_per_s, size, time};
 use millrace_drives::nearest;
 use millrace_experiments::Rw;
 use millrace_experiments::load::contention::{CLIENTS_MAX, Client};
+use millrace_machine::nanoseconds;
 
 const CLIENT_KEYS: [&str; 11] = [
     "name",
@@ -71,7 +72,7 @@ fn add<'a>(
         bs_bytes: read_key(of("bs"), "bs", 4096, block_size)?,
         iodepth: read_key(of("iodepth"), "iodepth", 32, |text| number(text, 1, 65_536))?,
         cpu: cpu.transpose()?,
-        start_ns: read_key(of("start"), "start", Duration::ZERO, time)?.as_nanos() as u64,
+        start_ns: nanoseconds(read_key(of("start"), "start", Duration::ZERO, time)?),
         thinktime_ns: read_key(of("thinktime"), "thinktime", Duration::ZERO, time)?.as_nanos()
             as u64,
         fsync: read_key(of("fsync"), "fsync", 0, |text| number(text, 0, u32::MAX))?,

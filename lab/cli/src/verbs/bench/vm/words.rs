@@ -7,6 +7,7 @@ use clap::Args;
 use millrace_console::words::time;
 use millrace_drives::{Words, nearest};
 use millrace_experiments::vm::{Effect, Mode, VmSetting};
+use millrace_machine::nanoseconds;
 
 use crate::verbs::bench::row_flags::rows_only;
 
@@ -65,8 +66,8 @@ fn set(setting: &mut VmSetting, key: &str, value: &str) -> Result<(), String> {
     match key {
         "vcpus" => setting.vcpus = number()?,
         "threads" => setting.threads = Some(number()?),
-        "batching" => setting.batching_ns = Some(time(value)?.as_nanos() as u64),
-        "polling" => setting.polling_ns = time(value)?.as_nanos() as u64,
+        "batching" => setting.batching_ns = Some(nanoseconds(time(value)?)),
+        "polling" => setting.polling_ns = nanoseconds(time(value)?),
         "without" => {
             let known = || Effect::WORDS.iter().map(|(_, word)| *word);
             let found = Effect::WORDS.iter().find(|(_, word)| *word == value);
