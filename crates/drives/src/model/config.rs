@@ -27,7 +27,7 @@ pub enum ModelContents {
 pub struct ModelConfig {
     /// Size in bytes.
     pub size_bytes: u64,
-    /// Logical block size in bytes, a power of two from 512 to 65,536.
+    /// Logical block size in bytes, a power of two from 512 to 65,536. `Disk::new` checks it.
     pub block_size: u32,
     /// Maximum number of hardware queues, 1 to 2048.
     pub queues: u16,
@@ -62,11 +62,6 @@ impl ModelConfig {
             value => Err(format!("model drive: {name} is {value}; use {least} to {most}")),
         };
         range("size in bytes", self.size_bytes, 512, 1 << 60)?;
-        let block = self.block_size;
-        if !(512..=65_536).contains(&block) || !block.is_power_of_two() {
-            let form = "use a power of two from 512 to 65536";
-            return Err(format!("model drive: block size is {block}; {form}"));
-        }
         range("queues", self.queues.into(), 1, 2048)?;
         range("depth", self.depth.into(), 1, 65_536)?;
         let timing = &self.timing;

@@ -75,7 +75,7 @@ impl TargetQuery<'_> {
     }
 
     pub fn by_scheduler(&self, scheduler: SchedulerKind) -> Option<String> {
-        (scheduler != SchedulerKind::Latency).then(|| {
+        ignores(scheduler, "latency-target").then(|| {
             format!(
                 "{}: nothing keeps it at {}, whose scheduler is {}; set scheduler = \"latency\" \
                  there, or `millrace ctl set {} scheduler=latency`",
@@ -183,6 +183,16 @@ fn shared_by(config: &GroupConfig, wanted: impl Fn(&str) -> bool) -> Option<Stri
     }
 }
 
+/// Returns true if a scheduler ignores a key by which a group shares drives with others.
+fn ignores(scheduler: SchedulerKind, key: &str) -> bool {
+    match scheduler {
+        SchedulerKind::None => true,
+        SchedulerKind::Deadline => key != "priority",
+        SchedulerKind::Fair => key == "latency-target",
+        SchedulerKind::Latency => false,
+    }
+}
+
 /// Returns a scheduler that heeds all settings of the group.
 fn heeding(config: &GroupConfig) -> SchedulerKind {
     match config.latency_target {
@@ -206,13 +216,10 @@ impl ShareQuery<'_> {
         scheduler: SchedulerKind,
         wanted: impl Fn(&str) -> bool,
     ) -> Option<String> {
-        let ignores = |key: &str| match scheduler {
-            SchedulerKind::None => ["weight", "priority"].contains(&key),
-            SchedulerKind::Deadline => key == "weight",
-            _ => false,
-        };
         let ShareQuery { config, drive, volume } = self;
-        let keys = shared_by(config, |key| ignores(key) && wanted(key))?;
+        // `TargetQuery` warns of latency targets.
+        let is_share = |key: &str| key != "latency-target" && ignores(scheduler, key);
+        let keys = shared_by(config, |key| is_share(key) && wanted(key))?;
         let (heeds, name, scheduler) = (heeding(config).word(), &config.name, scheduler.word());
         Some(format!(
             "group {name}: drive {drive} of volume {volume} ignores its {keys}, because the drive's \
@@ -262,14 +269,8 @@ pub fn by_directory(
     (export, directory): (&str, &ExportDirectory),
 ) -> Option<String> {
     let scheduler = directory.options.scheduler;
-    let ignores = |key: &str| match scheduler {
-        _ if directory.cache.is_some() => true,
-        SchedulerKind::None => true,
-        SchedulerKind::Deadline => key != "priority",
-        SchedulerKind::Fair => key == "latency-target",
-        SchedulerKind::Latency => false,
-    };
-    let keys = shared_by(config, ignores)?;
+    let is_cached = directory.cache.is_some();
+    let keys = shared_by(config, |key| is_cached || ignores(scheduler, key))?;
     let why = match directory.cache {
         Some(_) => "they are cached; use limits, or remove cache from `files` of".to_owned(),
         None => format!(

@@ -212,14 +212,8 @@ impl LiveDaemon {
             // Groups of single clients (`GROUP/1`) are skipped: `GROUP` stands for all of them.
             let configured = groups.list().into_iter().filter(|group| !group.name.contains('/'));
             let volume = std::slice::from_ref(volume);
-            let all = &|_: &str| true;
-            let cached = lists.cached.iter().filter(|(_, one)| one.volume == volume[0].name());
-            let cached: Vec<_> = cached.cloned().collect();
-            let warnings = |group: GroupConfig| {
-                let mut said = groups::ignored_by_caches(&cached, &group, all);
-                said.extend(lists.targets.at_once(groups, volume, (&group, all)));
-                said
-            };
+            let warnings =
+                |group: GroupConfig| lists.targets.at_once(groups, volume, (&group, &|_| true));
             configured.flat_map(warnings).collect()
         };
         volume_settings::set(&lists.volumes, asked, warn)
@@ -232,7 +226,6 @@ impl LiveDaemon {
         let warnings = |config: &GroupConfig, sets: &dyn Fn(&str) -> bool| {
             let children = children(&groups.list(), &config.name);
             let mut said = Vec::from_iter(by_children(config, &children, sets));
-            said.extend(groups::ignored_by_caches(&lists.cached, config, sets));
             said.extend(lists.targets.at_once(groups, &lists.volumes, (config, sets)));
             said
         };

@@ -6,14 +6,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use millrace::{DEFAULT_GROUP, GroupConfig, Priority, ServeConfig, ServedGroups, VolumeConfig};
+use millrace::{GroupConfig, Priority, ServedGroups};
 use millrace_block::{GroupId, TenantSnapshot, Volume, WaitSnapshot};
 use millrace_console::{say, visible};
 use millrace_machine::Native;
 
 use crate::config::group;
-use crate::config::group::members::{UsedVolume, volumes_by_group};
-use crate::config::group::targets::by_cache;
 use crate::views::groups::{GroupCounts, OnVolume};
 use crate::views::settings::{GroupChange, GroupSetting, GroupState};
 use crate::views::{Refusal, SetGroup};
@@ -51,29 +49,6 @@ pub fn set(
     let warnings = warn(&now);
     warnings.iter().for_each(|warning| tracing::warn!("{}", visible(warning)));
     Ok(GroupChange { group: asked.group.clone(), settings, warnings })
-}
-
-pub fn cached(config: &ServeConfig) -> Vec<(String, UsedVolume<String>)> {
-    let names = config.groups.iter().map(|group| group.name.as_str()).chain([DEFAULT_GROUP]);
-    let used = volumes_by_group(config);
-    let volumes =
-        names.flat_map(|name| used.get(name).into_iter().flatten().map(move |one| (name, one)));
-    let cached = volumes.filter(|(_, one)| one.volume.cache.is_some());
-    let named = |one: &UsedVolume<&VolumeConfig>| UsedVolume {
-        volume: one.volume.name.clone(),
-        directly: one.directly,
-    };
-    cached.map(|(group, one)| (group.to_owned(), named(one))).collect()
-}
-
-pub fn ignored_by_caches(
-    cached: &[(String, UsedVolume<String>)],
-    config: &GroupConfig,
-    sets: impl Fn(&str) -> bool,
-) -> Vec<String> {
-    let volumes = cached.iter().filter(|(group, _)| *group == config.name);
-    let warning = |one: &UsedVolume<String>| by_cache(&one.settings(config), &one.volume, &sets);
-    volumes.filter_map(|(_, one)| warning(one)).collect()
 }
 
 pub fn list(groups: &ServedGroups, mut said: BTreeMap<String, Vec<String>>) -> Vec<GroupState> {

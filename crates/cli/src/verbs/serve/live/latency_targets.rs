@@ -17,7 +17,7 @@ use millrace_drives::{UsualTimes, usual_times};
 use millrace_machine::{Native, lock_unpoisoned, nanoseconds};
 
 use crate::config::group::members::{UsedVolume, children};
-use crate::config::group::targets::{ShareQuery, TargetQuery};
+use crate::config::group::targets::{ShareQuery, TargetQuery, by_cache};
 
 const MISSED_MIN: Duration = Duration::from_secs(3);
 const WINDOW: Duration = Duration::from_millis(900);
@@ -128,7 +128,7 @@ impl LatencyTargets {
     }
 
     /// Returns warnings about keys of a group that were just set; `sets` returns true for these
-    /// keys. Warns of keys that the schedulers of the group's drives ignore, and of a target that
+    /// keys. Warns of keys that caches or schedulers of its drives ignore, and of a target that
     /// these drives cannot keep by their measured or modelled service times.
     pub fn at_once(
         &self,
@@ -145,11 +145,13 @@ impl LatencyTargets {
             uses.then_some(directly)
         };
         let mut said = Vec::new();
-        // Cached volumes are skipped here, because `ignored_by_caches` warns of keys on them.
-        let uncached = volumes.iter().filter(|volume| volume.below().is_none());
-        for volume in uncached {
+        for volume in volumes {
             let Some(directly) = used_by(volume) else { continue };
             let config = &UsedVolume { volume, directly }.settings(config);
+            if volume.below().is_some() {
+                said.extend(by_cache(config, volume.name(), sets));
+                continue;
+            }
             let scheduler_of = |disk: &Arc<Disk<Native>>| disk.scheduler().unwrap_or_default();
             let ignored = |disk: &Arc<Disk<Native>>| {
                 let share = ShareQuery { config, drive: disk.name(), volume: volume.name() };

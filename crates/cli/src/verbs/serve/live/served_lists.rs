@@ -11,9 +11,7 @@ use millrace::{Cache, Observers, Server, Words};
 use millrace_block::{Disk, Volume};
 use millrace_machine::Native;
 
-use super::groups;
 use super::latency_targets::LatencyTargets;
-use crate::config::group::members::UsedVolume;
 use crate::views::report;
 
 pub struct ServedLists {
@@ -25,8 +23,6 @@ pub struct ServedLists {
     pub servers: Observers,
     pub schedulers: Vec<&'static str>,
     pub targets: LatencyTargets,
-    /// Pairs of a group and a cached volume that an export of the group uses.
-    pub cached: Vec<(String, UsedVolume<String>)>,
 }
 
 impl ServedLists {
@@ -46,7 +42,6 @@ impl ServedLists {
             caches: opened.caches.iter().map(|(cache, _)| Arc::clone(cache)).collect(),
             servers: server.servers().observers(),
             targets: LatencyTargets::new(config),
-            cached: groups::cached(config),
         }
     }
 
