@@ -152,7 +152,9 @@ fn reads_of_holes_allocate_nothing() {
     let file = format!("file:path={},size=64m", dir.path().join("d").display());
     for spec in [SPECS[1], &file] {
         on_each_backend(spec, |case, running| {
-            let mut client = running.unix("0");
+            let mut load = Load::new(running.unix("0"), 64 << 10);
+            load.stall();
+            let client = &mut load.client;
             let mut run = |count| {
                 for _ in 0..count {
                     let done = client.call(&request(Command::Read, 0, MIB), vec![1; MIB as usize]);
