@@ -1,13 +1,14 @@
-//! `cargo xtask mutants`: measures how many small bugs in a crate its tests find.
+//! `cargo xtask mutants`: measures how many small bugs in a crate are found by the crate's tests.
 //!
-//! cargo-mutants seeds one bug at a time: an operator exchanged, or a function that only returns
-//! some value. Each crate is tested by its own tests, except the slow ones of the model checker.
-//! `xtask/mutants/known.txt` lists mutants to leave out, since no test can find them, and
-//! `xtask/mutants/short.txt` the few that CI tests. cargo-mutants changes a copy of the tree.
+//! cargo-mutants makes one small change (a mutant) at a time in a copy of the tree. For example, it
+//! replaces an operator, or makes a function return a fixed value. Each crate is tested by its own
+//! tests, except the slow ones of the model checker. `xtask/mutants/known.txt` lists mutants that
+//! no test can find, which are left out. `xtask/mutants/short.txt` lists the few mutants that CI
+//! tests.
 
 mod list;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -59,6 +60,12 @@ pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
         true => list::read(&root.join("xtask/mutants/short.txt"))?,
         false => Vec::new(),
     };
+    // All groups, because CI tests only some of them for each commit.
+    let (file, listed) = if choice.short { ("short", &short) } else { ("known", &known) };
+    let gone = gone(root, listed)?;
+    if !gone.is_empty() {
+        bail!("{}", gone_text(file, &gone));
+    }
     let target = root.join("target/mutants");
     tree::mirror(root, &target.join("tree"), &BTreeMap::new())?;
     let mut clean = true;
@@ -88,7 +95,7 @@ pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
             let log = report.join("mutants.out/log");
             bail!("cargo-mutants failed on {}: see the logs in {}", group.name, log.display());
         }
-        clean &= judge(group, &report.join("mutants.out"), &wanted)?;
+        clean &= judge(&report.join("mutants.out"))?;
     }
     Ok(clean)
 }
@@ -106,8 +113,8 @@ fn options(group: &MutantGroup, choice: &MutantSelection, wanted: &[&MutantKey])
         all.extend(values.iter().map(|value| format!("{option}={value}")));
     };
     add("--package", &[group.package()]);
-    // Select the files, too, because mutants named "delete field" match every `--re` (cargo-mutants
-    // 27.1.0).
+    // Select mutants by file as well as by name, because mutants named "delete field" match every
+    // `--re` (cargo-mutants 27.1.0).
     let files: Vec<&str> = wanted.iter().map(|key| key.path()).collect();
     add("--file", if files.is_empty() { group.words("files") } else { &files });
     add("--exclude", group.words("but"));
@@ -126,37 +133,49 @@ fn options(group: &MutantGroup, choice: &MutantSelection, wanted: &[&MutantKey])
     all
 }
 
-/// Reads the results of cargo-mutants for one group of groups.txt from `folder`. Returns true if no
-/// mutant survived, and each mutant in `wanted` was tested; otherwise prints those mutants. A
-/// hanging test counts as failing.
-fn judge(group: &MutantGroup, folder: &Path, wanted: &[&MutantKey]) -> Result<bool> {
-    let read = |file: &str| {
-        let path = folder.join(file);
-        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
-    };
-    let missed = read("missed.txt")?;
+/// Returns the entries of a list that cargo-mutants no longer makes, for example because a function
+/// has a new name.
+fn gone<'a>(root: &Path, listed: &'a [MutantKey]) -> Result<Vec<&'a MutantKey>> {
+    let files = listed.iter().map(|key| format!("--file={}", key.path()));
+    let output = Command::new("cargo-mutants")
+        .args(["mutants", "--list"])
+        .args(files)
+        .current_dir(root)
+        .output()
+        .context("cannot run cargo-mutants")?;
+    if !output.status.success() {
+        bail!("cargo-mutants --list failed: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let names = String::from_utf8_lossy(&output.stdout);
+    let made: BTreeSet<MutantKey> = names.lines().filter_map(MutantKey::of).collect();
+    Ok(listed.iter().filter(|key| !made.contains(key)).collect())
+}
+
+fn gone_text(file: &str, gone: &[&MutantKey]) -> String {
+    let lines: String = gone.iter().map(|key| format!("\n  {}", key.0)).collect();
+    format!(
+        "xtask/mutants/{file}.txt lists mutants that do not exist any more; correct these lines \
+         (`cargo mutants --list --file PATH` shows the mutants of a file):{lines}"
+    )
+}
+
+/// Reads the results of cargo-mutants from `folder`. Returns true if no mutant survived, and prints
+/// the survivors. A hanging test counts as failing.
+fn judge(folder: &Path) -> Result<bool> {
+    let path = folder.join("missed.txt");
+    let missed =
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     for name in missed.lines() {
         println!(
             "mutants: NO TEST FAILS WITH {name}: write a test, or list the mutant in \
              xtask/mutants/known.txt with a reason"
         );
     }
-    let tested = read("caught.txt")? + &read("timeout.txt")? + &missed;
-    let tested: Vec<MutantKey> = tested.lines().filter_map(MutantKey::of).collect();
-    let gone: Vec<_> = wanted.iter().filter(|key| !tested.contains(key)).collect();
-    for key in &gone {
-        println!(
-            "mutants: {} has no mutant {} any more; correct xtask/mutants/short.txt \
-             (cargo mutants --list --package {} shows all)",
-            group.name,
-            key.0,
-            group.package()
-        );
-    }
-    Ok(missed.is_empty() && gone.is_empty())
+    Ok(missed.is_empty())
 }
 
-/// Parses `groups.txt`. An indented line has a key and its words, and belongs to the group above.
+/// Parses `groups.txt`. A line without indentation begins a group. Each indented line below has a
+/// key and the key's values for this group.
 fn groups() -> Vec<MutantGroup> {
     let mut groups: Vec<MutantGroup> = Vec::new();
     for line in GROUPS.lines().filter(|line| !line.trim().starts_with('#')) {
@@ -270,23 +289,22 @@ mod tests {
     }
 
     #[test]
-    fn no_mutant_may_survive_and_wanted_ones_must_exist() {
-        let folder = std::env::temp_dir().join(format!("millrace-mutants-{}", std::process::id()));
-        let wanted = MutantKey("a.rs: replace f with ()".into());
-        let verdict = |files: [&str; 3], wanted: &[&MutantKey]| {
-            fs::create_dir_all(&folder).unwrap();
-            for (name, text) in ["caught.txt", "timeout.txt", "missed.txt"].iter().zip(files) {
-                fs::write(folder.join(name), text).unwrap();
-            }
-            let verdict = judge(&groups()[0], &folder, wanted);
-            fs::remove_dir_all(&folder).unwrap();
-            verdict.unwrap()
+    fn no_mutant_may_survive() {
+        let folder = tempfile::tempdir().unwrap();
+        let verdict = |missed: &str| {
+            fs::write(folder.path().join("missed.txt"), missed).unwrap();
+            judge(folder.path()).unwrap()
         };
-        let name = "a.rs:1:2: replace f with ()\n";
-        assert!(verdict([name, "", ""], &[&wanted]));
-        assert!(verdict(["", name, ""], &[&wanted]));
-        assert!(!verdict(["", "", name], &[&wanted]));
-        assert!(!verdict(["", "", ""], &[&wanted]));
-        assert!(judge(&groups()[0], Path::new("/nowhere"), &[]).is_err());
+        assert!(verdict(""));
+        assert!(!verdict("a.rs:1:2: replace f with ()\n"));
+        assert!(judge(Path::new("/nowhere")).is_err());
+    }
+
+    #[test]
+    fn an_entry_without_a_mutant_is_named_with_its_list() {
+        let key = MutantKey("a.rs: replace f with ()".into());
+        let text = gone_text("short", &[&key]);
+        assert!(text.starts_with("xtask/mutants/short.txt lists mutants that"), "{text}");
+        assert!(text.ends_with("\n  a.rs: replace f with ()"), "{text}");
     }
 }
