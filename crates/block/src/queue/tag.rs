@@ -56,7 +56,7 @@ impl<M: Machine> TagSet<M> {
             M::Line::new(Request::idle(Tag(tag), bits))
         };
         TagSet {
-            requests: (0..depth + RESERVED).map(request).collect(),
+            requests: (0..map.depth() + RESERVED).map(request).collect(),
             map,
             reserved: Sbitmap::new(RESERVED),
             waiting: M::Word::new(0),
@@ -126,7 +126,8 @@ impl<M: Machine> TagSet<M> {
     }
 
     /// Frees the tag of `rq` at once if the tag is reserved. Otherwise frees the tags collected in
-    /// `gather`, and begins a new batch in `gather` with the tag of `rq`.
+    /// `gather`, which belong to another bitmap word. The tag of `rq` then becomes the first of a
+    /// new batch in `gather`.
     #[inline(never)]
     fn give_of_other_word(&self, gather: &mut TagBatch, rq: RequestRef<M>) {
         let (tag, bits) = (rq.tag(), rq.bits);
@@ -199,8 +200,8 @@ impl<M: Machine> TagSet<M> {
         self.waiting.load(Order::SeqCst) != 0
     }
 
-    /// Wakes all waiting queues. Called after tags were freed, or a queue was given up, where no
-    /// thread would pass the wake-up on to the next waiting queue.
+    /// Wakes all waiting queues. Usually one queue is woken and passes the wake-up on to the next.
+    /// Called where no thread would do so: for example, after a queue was given up.
     pub(crate) fn wake_all(&self) {
         while let Some(waiter) = self.wake_one() {
             if let Some(drive) = waiter.drive.upgrade() {
@@ -294,7 +295,8 @@ pub(crate) mod tests {
         let tags = TagSet::<Native>::new(4);
         let rq = tags.take_one(&mut 0).expect("it is free");
         // SAFETY: only this thread uses both handles of the request, and only to read.
-        // `reclaim` forbids a second handle. This test makes one: `give` must detect a double free.
+        // A second handle breaks the rule of `reclaim` on purpose: `give` must detect a double
+        // free.
         let (second, mut batch) = (unsafe { tags.reclaim(rq.tag()) }, TagBatch::EMPTY);
         tags.give(&mut batch, rq);
         tags.give(&mut batch, second);

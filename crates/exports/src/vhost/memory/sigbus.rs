@@ -52,9 +52,9 @@ static INSTALL: Once = Once::new();
 #[inline]
 #[must_use]
 pub fn hits() -> usize {
-    // Relaxed: a caller that misses a fault just handled sees the new number of faults at its next
-    // check.
-    HITS.load(Ordering::Relaxed)
+    // Acquire pairs with the Release of `handle`: a caller that sees a new number also sees the
+    // mark in the mapping's entry.
+    HITS.load(Ordering::Acquire)
 }
 
 /// Guards a mapping against faults until dropped.
@@ -69,8 +69,8 @@ impl MappingGuard {
         let (start, page) = (start as u64, page as u64);
         let mapping = Mapping { start, end: start + len as u64, page };
         for (index, entry) in TABLE.iter().enumerate() {
-            // `USED` limits the handler's search of the table. It is raised before `claim` fills
-            // the entry, so that a fault right afterwards finds the entry.
+            // Raises `USED`, the number of entries that the handler searches, before `claim` fills
+            // the entry. So the handler of a fault right after `claim` finds the entry.
             USED.fetch_max(index + 1, Ordering::SeqCst);
             if entry.claim(mapping) {
                 return Ok(MappingGuard(index));
@@ -117,9 +117,9 @@ fn replace((mut start, mut end): (usize, usize), address: usize, page: usize) ->
     loop {
         let place = std::ptr::without_provenance_mut(start);
         // SAFETY: `mmap` is a plain system call.
-        // `mmap` replaces whole pages of a mapping that this process owns. The owner later unmaps
-        // the replacement like the original. The bytes of the mapping are accessed only through raw
-        // pointers, and any value is valid.
+        // The range consists of whole pages of a mapping that this process owns. The owner later
+        // unmaps the replacement like the original. The bytes of the mapping are accessed only
+        // through raw pointers, and any value is valid.
         let mapped = unsafe { libc::mmap(place, end - start, protection, flags, -1, 0) };
         if mapped != libc::MAP_FAILED {
             return true;
@@ -137,15 +137,15 @@ fn replace((mut start, mut end): (usize, usize), address: usize, page: usize) ->
 extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid `siginfo_t`.
     let address = unsafe { (*info).si_addr() }.addr();
-    // Relaxed: a thread learns of a mapping only after `USED` includes the mapping's entry.
+    // Relaxed: `MappingGuard::new` has raised `USED` before any thread accesses the mapping. So a
+    // fault in the mapping finds a value that includes the mapping's entry.
     for entry in &TABLE[..USED.load(Ordering::Relaxed)] {
         let Some(Mapping { start, end, page }) = entry.pin(address as u64) else { continue };
         // The mapping's table entry is marked as hit before its memory turns to zeroes. So a thread
         // that reads the zeroes finds the mark.
         entry.note_hit();
-        // Relaxed: the number of faults in `HITS` only makes threads check the marks of their
-        // mappings.
-        HITS.fetch_add(1, Ordering::Relaxed);
+        // Release pairs with the Acquire of `hits`: I/O threads that see the change find the mark.
+        HITS.fetch_add(1, Ordering::Release);
         let replaced = replace((start as usize, end as usize), address, page as usize);
         entry.unpin();
         if replaced {
