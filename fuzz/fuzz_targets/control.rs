@@ -1,12 +1,15 @@
-//! Fuzzes the control socket and the metrics page of the daemon: one input is lines of requests to
-//! the socket, and also the header of an HTTP request.
+//! Fuzzes the control socket and the metrics page of the daemon. Each input is read twice: as lines
+//! of requests to the socket, and as the header of an HTTP request.
 //!
-//! The fuzzer demands: no panic; one reply for each line, which is one line of JSON with the id of
-//! the request and either an answer or an error message; an accepted `trace-start` request that is
-//! the same after encoding and parsing it again; complete HTTP responses; and an answer to an HTTP
-//! header that is too long. Both parsers are compiled from their sources, so that the rest of the
-//! program need not build. Seeds in `corpus/control` are requests of docs/control.md, of browsers
-//! and of Prometheus.
+//! The fuzzer demands:
+//! - There is no panic.
+//! - Each request line has one reply, a line of JSON. The reply has the id of the request, and
+//!   either an answer or an error message.
+//! - An accepted `trace-start` request is the same after it is encoded and parsed again.
+//! - HTTP responses are complete, and an HTTP header that is too long gets a response.
+//!
+//! Both parsers are compiled from their source files, without the rest of the program. Seeds in
+//! `corpus/control` are requests of docs/control.md, of browsers and of Prometheus.
 
 #![no_main]
 
@@ -68,7 +71,8 @@ use protocol::{ControlVerb, Question, Refusal};
 use requests::{HISTORY, STATS, StatsQuery, TRACE_START};
 use serde_json::{Map, Value, json};
 
-/// Replaces the daemon's trait `Answers`, which http.rs imports.
+/// Stands in for the daemon's trait `Answers`, which http.rs imports. The fuzzer does not compile
+/// the daemon.
 pub trait Answers {
     fn ask(&self, verb: &str, arguments: Map<String, Value>) -> Result<Question, Refusal>;
     fn metrics(&self, query: StatsQuery) -> String;

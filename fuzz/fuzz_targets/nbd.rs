@@ -1,11 +1,14 @@
-//! Fuzzes the NBD protocol core: one input goes to every parser of untrusted bytes.
+//! Fuzzes the NBD protocol core. Each input goes to every parser of untrusted bytes:
+//! - As bytes from a client: the server's negotiation, whole and in pieces, and the request parser
+//!   with its checks.
+//! - As bytes from a server: the client's negotiation, and the reply parser in each style.
+//! - As text: the URI parser.
 //!
-//! The server's negotiation, whole and in pieces, and the request parser with its checks read the
-//! input as bytes from a client. The client's negotiation, and the reply parser in each style, read
-//! the input as bytes from a server. The URI parser reads the input as text.
+//! The fuzzer demands:
+//! - There is no panic, and a parser consumes no more bytes than it was given.
+//! - The outcome of a negotiation does not depend on the size of the pieces.
+//! - An accepted request lies inside the export and on its block boundaries.
 //!
-//! The fuzzer demands: no panic; no more bytes consumed than given; the same outcome however the
-//! bytes are cut; and that an accepted request lies inside the export and on its block boundaries.
 //! Seeds in `corpus/nbd` are conversations that the core's own tests wrote.
 
 #![no_main]

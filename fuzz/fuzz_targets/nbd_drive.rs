@@ -31,8 +31,8 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Client side of a connection. `came` has a flag for each byte of each request, true once
-/// received.
+/// Client side of a connection. `came` has a list of flags for each request: one flag for each
+/// byte, set when the server's stream delivers that byte.
 struct Drive {
     answers: Answers,
     came: [Vec<bool>; 4],

@@ -1,12 +1,18 @@
 //! Fuzzes TLS and the NBD negotiation inside it: bytes from a client, a server, or an attacker
 //! between them.
 //!
-//! The first byte selects one of four cases. Client's stream: input of a server's session, whose
-//! plaintext goes to the NBD negotiation. Server's stream: input of a client's session. Attacker:
-//! ciphertext between two connected sessions is changed or truncated. Client with keys: encrypted
-//! records of any type and content after the handshake. The fuzzer demands: no panic, no plaintext
-//! before the end of the handshake, bounded output, the same error at each call after an error, and
-//! plaintext that is a prefix of the sent bytes.
+//! The first byte selects one of four cases:
+//! - The input is the stream of a client. A server's session reads it and passes the plaintext to
+//!   the NBD negotiation.
+//! - The input is the stream of a server. A client's session reads it.
+//! - An attacker changes or truncates the ciphertext between two connected sessions.
+//! - A client sends encrypted records of any type and content after the handshake.
+//!
+//! The fuzzer demands:
+//! - There is no panic, and no plaintext before the end of the handshake.
+//! - The output is bounded.
+//! - After an error, each call returns the same error.
+//! - The plaintext is a prefix of the sent bytes.
 
 #![no_main]
 

@@ -1,11 +1,15 @@
-//! Fuzzes the reading of blktrace files: one input is the files of up to three CPUs.
+//! Fuzzes the reading of blktrace files. Each input consists of the files of up to three CPUs.
 //!
 //! Every consumer of a trace runs over the input: the merge of the files, blkparse's lines, btt's
 //! times, and the HTML report. The fuzzer demands: no panic, no event after an error, a line feed
-//! at the end of each line, and no more completed than queued I/Os. The first byte selects three
-//! things: the number of files, correction of each record's magic number and CPU (otherwise few
-//! inputs would pass the first check), and the HTML report. Seeds in `corpus/trace` are records
-//! that a kernel wrote.
+//! at the end of each line, and no more I/Os completed than queued.
+//!
+//! The first byte sets the number of files and two options:
+//! - The magic number and CPU of each record are corrected. Otherwise few inputs would pass the
+//!   first check.
+//! - The HTML report is created.
+//!
+//! Seeds in `corpus/trace` are records that a kernel wrote.
 
 #![no_main]
 

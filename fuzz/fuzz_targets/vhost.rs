@@ -1,10 +1,13 @@
-//! Fuzzes the memory that a guest shares with a vhost-user server: one input is the content of this
-//! memory, which begins with a ring of eight descriptors.
+//! Fuzzes the memory that a guest shares with a vhost-user server. Each input is the content of
+//! this memory, which begins with a ring of eight descriptors.
 //!
-//! The fuzzer demands, besides no panic and no report of the address sanitizer: every part of a
-//! descriptor chain lies in the guest's memory; `walk_plain`, the fast parser of simple requests,
-//! agrees with `walk`, the complete one; and the data of a request have the length that the request
-//! states. Seeds in `corpus/vhost` are rings of Linux guests, and invalid rings.
+//! The fuzzer demands:
+//! - There is no panic and no report of the address sanitizer.
+//! - Every part of a descriptor chain lies in the guest's memory.
+//! - `walk_plain`, the fast parser of simple requests, agrees with `walk`, the complete parser.
+//! - The data of a request have the length that the request states.
+//!
+//! Seeds in `corpus/vhost` are rings of Linux guests, and invalid rings.
 
 #![no_main]
 

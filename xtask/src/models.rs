@@ -22,8 +22,8 @@ const STEPS: [CargoStep; 2] = [
         "litmus tests of the model checker",
         "test --config=xtask/models.toml --package=millrace-checker --lib --tests -- --nocapture",
     ),
-    // millrace-cli and millrace-tls have no models. Both are listed because they give shared
-    // dependencies the features that `cargo test` uses, so that compiled dependencies can be
+    // millrace-cli and millrace-tls have no models. With these two packages in the command, shared
+    // dependencies get the same features as in `cargo test`. Their compiled form can then be
     // reused.
     step(
         "models of the block layer and of vhost-user",

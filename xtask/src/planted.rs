@@ -24,8 +24,8 @@ use patch::Patch;
 
 const CACHE: &[&str] = &["--cache"];
 const SEEDS_MAX: u64 = 1_000;
-/// Minimum number of seeds that are explored without a seeded bug. If a bug was found only after
-/// more seeds, all these seeds are explored without the bug, too, and must report nothing.
+/// Minimum number of seeds in the run without a planted bug, which must report nothing. If a
+/// planted bug was found only after more seeds, the run without a bug uses that number.
 const CLEAN_SEEDS_MIN: u64 = 200;
 const PROFILE: &str = "--config=xtask/models.toml";
 const TARGET: &str = "target/planted";

@@ -15,8 +15,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::tree;
 
-/// Primitives of `Machine` for which there must be a function `native_X` and a function `plain_X`
-/// to compare. X is the name of the primitive, or begins with the name and `_`.
+/// Names of the primitives of `Machine` to check. Each primitive needs a function `native_X` and a
+/// function `plain_X` to compare. X is the primitive's name, alone or followed by `_` and more.
 const PRIMITIVES: &str = "counter_add counter_get counter_raise cpu fence line_held line_read \
                           line_write lock_lock lock_try_lock word_compare_exchange word_fetch_add \
                           word_fetch_and word_fetch_or word_load word_store word_swap work";
@@ -63,7 +63,8 @@ fn compile(root: &Path) -> Result<PathBuf> {
     let folder = root.join(target).join("primitives");
     let path = folder.join("primitives.s");
     if folder.exists() && !path.exists() {
-        // In an existing build folder, cargo would not write the missing assembly again.
+        // Delete the build folder. Otherwise, cargo takes the build for complete and does not write
+        // the missing assembly file again.
         fs::remove_dir_all(&folder)
             .with_context(|| format!("cannot empty the build folder {}", folder.display()))?;
     }
@@ -107,7 +108,8 @@ fn functions(text: &str) -> Functions<'_> {
     found
 }
 
-/// Removes the function's number from jump targets (`.LBB7_1`), and repeated blanks.
+/// Removes the function's number from jump targets (`.LBB7_1`). Also replaces all white space by
+/// single blanks.
 fn normalised(line: &str) -> String {
     let parts =
         line.split(".LBB").map(|part| part.trim_start_matches(|c: char| c.is_ascii_digit()));

@@ -36,7 +36,7 @@ const RUST_ROOTS: [&str; 4] = ["crates", "lab", "xtask", "tests"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Path from the root of the repository, with `/`.
+    /// Path from the root of the repository, with `/` as separator.
     pub path: String,
     pub line: usize,
     pub message: String,

@@ -29,8 +29,8 @@ const STEPS: [[&str; 4]; 4] = [
     ["test-all", "test --workspace", "-", "-"],
 ];
 
-/// A copy of the tree, and its target folder. The folder is outside the copy, because
-/// `tree::mirror` removes other files from the copy.
+/// A copy of the source tree, and the target folder of its builds. The target folder is outside the
+/// copy, because `tree::mirror` removes all files from the copy that are not in the source tree.
 struct MeasuredCopy {
     tree: PathBuf,
     built: PathBuf,

@@ -12,8 +12,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Copies the files of `root` that git does not ignore to `copy`, and removes all other files
-/// there. Files in `changed` get the given texts instead.
+/// Copies the files of `root` to the folder `copy`, except files that git ignores. Removes all
+/// other files from `copy`. Files in `changed` get the given texts instead.
 pub fn mirror(root: &Path, copy: &Path, changed: &BTreeMap<PathBuf, String>) -> Result<()> {
     fs::create_dir_all(copy).with_context(|| format!("cannot create {}", copy.display()))?;
     let mut wanted = listed(root)?;

@@ -39,8 +39,8 @@ struct OpStats<M: Machine> {
     straight: Histogram<M>,
     waited: WaitStats<M>,
     service: Histogram<M>,
-    /// Times from submission (Q) to completion (C). Their sum is not stored: it equals the sums of
-    /// the times Q to D (`straight`, `waited.q2d`) and D to C (`service`) together.
+    /// Times from submission (Q) to completion (C). The sum of these times is not stored. It is
+    /// computed from other sums: Q to D (`straight` and `waited.q2d`) plus D to C (`service`).
     total: Histogram<M>,
 }
 
@@ -84,8 +84,8 @@ impl IoOwner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IoTimes {
     pub(crate) q_ns: u64,
-    /// Times of getting a request (G) and of insertion into a queue (I); `None` if the bio waited
-    /// for neither.
+    /// Time at which the bio got its request (G), and time of its insertion into a queue (I).
+    /// `None` if the bio went straight to the driver.
     pub(crate) waits: Option<(u64, u64)>,
     pub(crate) d_ns: u64,
     pub(crate) c_ns: u64,
@@ -113,15 +113,16 @@ impl EqualIos {
         EqualIos { op, whose, times, ios: 0, sectors: 0 }
     }
 
-    /// Creates a count of equal I/Os, at first of one: `bio`, which went straight to the driver.
+    /// Creates a count that holds a single I/O, `bio`, which went straight to the driver.
     #[inline(always)]
     fn straight<M: Machine>(bio: &BioSlot<M>, whose: IoOwner, d_ns: u64, c_ns: u64) -> EqualIos {
         let times = IoTimes { q_ns: bio.q_ns, waits: None, d_ns, c_ns };
         EqualIos { op: bio.op(), whose, times, ios: 1, sectors: bio.bio.nr_sectors.into() }
     }
 
-    /// Returns true if `bio`, which this thread submitted and which waited in no queue, can be
-    /// counted with the I/Os in `self`, because operation, owner, and times Q and D are equal.
+    /// Returns true if `bio` can be counted with the I/Os in `self`. Operation, group, tenant,
+    /// stage, and the times of submission (Q) and dispatch (D) must be equal. The caller makes sure
+    /// that this thread submitted `bio` and that `bio` waited in no queue.
     #[inline(always)]
     pub(crate) fn is_like<M: Machine>(&self, op: Op, bio: &BioSlot<M>, d_ns: u64) -> bool {
         self.op == op
@@ -135,9 +136,9 @@ impl EqualIos {
         self.whose.own && self.times.waits.is_none()
     }
 
-    /// Makes [`EqualIos::is_like`] false for all later bios, because no bio has the submission time
-    /// `u64::MAX`. Called for I/Os that waited or that another thread submitted: `is_like` does not
-    /// compare these properties.
+    /// Makes [`EqualIos::is_like`] false for all later bios: no bio has the submission time
+    /// `u64::MAX`. Called if the I/Os in `self` waited in a queue or came from another thread.
+    /// `is_like` does not check for either case.
     pub(crate) fn forget(&mut self) {
         self.times.q_ns = u64::MAX;
     }
@@ -177,8 +178,8 @@ impl<M: Machine> DiskStats<M> {
         }
     }
 
-    /// Prepares `run`, a count of equal I/Os, for I/Os with the operation and times of `next`.
-    /// First records the I/Os counted so far, if they differ in operation or times.
+    /// Prepares `run`, a count of equal I/Os, for I/Os like `next`. If `next` differs in operation
+    /// or times, first records the I/Os counted in `run`.
     #[inline(always)]
     pub(crate) fn begin(&self, run: &mut EqualIos, next: EqualIos, tenants: &mut Tenants<M>) {
         if run.op != next.op || run.times != next.times {
@@ -245,8 +246,9 @@ impl<M: Machine> DiskStats<M> {
         }
     }
 
-    /// Records I/Os that waited in a queue. A bio may be merged into an older request: if the
-    /// request's time G or I is earlier than the bio's submission (Q), Q is recorded instead.
+    /// Records I/Os that waited in a queue. A bio may be merged into a request that is older than
+    /// the bio. Then the request's time G (got a request) or I (inserted) may be earlier than the
+    /// bio's submission (Q). In that case, the time Q replaces the earlier time.
     #[inline(never)]
     fn record_waited(&self, run: &EqualIos, (g_ns, i_ns): (u64, u64), tenants: &mut Tenants<M>) {
         let (stats, IoTimes { q_ns, d_ns, .. }) = (&self.ops[run.op as usize], run.times);

@@ -133,7 +133,8 @@ enum MemoryOwner {
     Buffers,
 }
 
-/// Group and tenant that an I/O is accounted to. Aligned, to compare both as one number.
+/// Group and tenant that an I/O is accounted to. The alignment allows a comparison of both fields
+/// as one 32-bit number.
 #[derive(Debug, Clone, Copy, Eq, PartialOrd, Ord)]
 #[repr(C, align(4))]
 pub(crate) struct AccountKey {
@@ -235,7 +236,7 @@ impl Bio {
         Bio::owned(Op::Write, sector, buffer)
     }
 
-    /// Creates a read into several buffers as one I/O (\[OLS\] readv).
+    /// Creates a vectored read: one I/O that fills several buffers. Source: \[OLS\], `readv`.
     ///
     /// # Panics
     /// Panics if the buffers have 2 TiB or more in all.
@@ -259,7 +260,8 @@ impl Bio {
         Bio::new(Op::Flush, 0, 0)
     }
 
-    /// Creates a flush of the drives that hold sectors of a range; all drives for a length of 0.
+    /// Creates a flush of all drives that hold sectors of the range. If `nr_sectors` is 0, the
+    /// flush goes to all drives of the volume.
     #[must_use]
     pub fn flush_range(sector: Sector, nr_sectors: SectorCount) -> Bio {
         Bio::new(Op::Flush, sector, nr_sectors)
@@ -343,7 +345,8 @@ impl Bio {
         self
     }
 
-    /// Sets the caller's number for this I/O in place; see [`Bio::with_user_data`].
+    /// Changes the caller's number for this I/O in an existing bio. [`Bio::with_user_data`] sets
+    /// the number of a new bio.
     #[inline]
     pub fn set_user_data(&mut self, user_data: u64) {
         self.user_data = user_data;
@@ -464,7 +467,8 @@ impl Bio {
         }
     }
 
-    /// Takes the buffers out of a bio made by `readv`, `writev`, `read` or `write`; else empty.
+    /// Takes the buffers out of a bio made by `readv`, `writev`, `read` or `write`. Returns an
+    /// empty vector for other bios.
     #[must_use]
     pub fn into_buffers(self) -> Vec<Buffer> {
         let mut bio = ManuallyDrop::new(self);
@@ -481,8 +485,10 @@ impl Bio {
         if self.op.has_data() { (self.nr_sectors as usize) << SECTOR_SHIFT } else { 0 }
     }
 
-    /// Returns the memory from byte `offset` of the I/O on, up to `len_bytes` or the segment's end.
-    /// The length of a single segment is not stored, so the range must lie within the I/O.
+    /// Returns a contiguous piece of the I/O's memory, which begins `offset` bytes into that
+    /// memory. The piece has at most `len_bytes` bytes, and ends no later than its segment. The
+    /// caller must not ask for memory beyond the end of the I/O: the length of a single segment is
+    /// not stored, so this call cannot check the range.
     #[inline]
     pub(crate) fn piece(&self, offset: u64, len_bytes: u32) -> Segment {
         if self.nr_segments == 1 {

@@ -81,7 +81,8 @@ pub struct Channel<M: Machine> {
     /// Bios that the program submits again and that cannot take the fast path.
     /// [`Channel::poll_again`] starts them at its end.
     pub(crate) again: BioList<M>,
-    /// Counts polls that find completed bios at hand; see `POLLS_PER_LOOK`.
+    /// Number of calls of `poll` that found completed bios before any queue of a drive was polled.
+    /// Every eighth such call polls the queues anyway (`POLLS_PER_LOOK`).
     pub(crate) polls: u32,
     next_timeout_check_ns: u64,
     pub(crate) quarantine: Vec<Bio>,
@@ -91,8 +92,9 @@ pub struct Channel<M: Machine> {
     turn: Option<ThreadTurn<M>>,
     /// Nanoseconds for which a dropped channel waits for I/O in flight.
     drain_ns: u64,
-    /// True if a driver, scheduler or trace sink has panicked during a call of this channel, whose
-    /// I/O is then lost. Dropping the channel then calls none of the three.
+    /// True if a driver, scheduler or trace sink has panicked in a call of this channel. The I/O of
+    /// the channel is then lost. A broken channel waits for no I/O when it is dropped, and calls no
+    /// driver, scheduler or sink.
     is_broken: bool,
 }
 
@@ -107,8 +109,9 @@ impl<M: Machine> ChannelPanicGuard<'_, M> {
 }
 
 impl<M: Machine> Drop for ChannelPanicGuard<'_, M> {
-    /// Called only during a panic. Drops the completions left in the batch. Otherwise the next
-    /// poll, perhaps of another queue, would look up their tags in that queue.
+    /// Marks the channel as broken; called only during a panic. Drops the completions left in the
+    /// batch, because their tags belong to the queue that was polled. The next poll may be of
+    /// another queue and would look up the tags there.
     fn drop(&mut self) {
         self.0.is_broken = true;
         self.0.sub.run.batch.clear();
@@ -130,9 +133,9 @@ impl<M: Machine> Channel<M> {
     /// Opens a channel of the calling thread to a volume.
     ///
     /// # Errors
-    /// `NotSupported` if a drive's queues belong to I/O threads (as a file's do), the calling
-    /// thread is no I/O thread, and no I/O thread owns the queue that the channel would use.
-    /// `System` if no file descriptor is free for a channel without an I/O thread.
+    /// - `NotSupported` if `config.thread` is `None`, and the channel would use a hardware queue
+    ///   that needs an owner, but has none. Queues of file drives need an owner: an I/O thread.
+    /// - `System` if `config.thread` is `None`, and no file descriptor is free.
     ///
     /// # Panics
     /// If the depth is not 1 to 65,536.
@@ -322,8 +325,8 @@ impl<M: Machine> Channel<M> {
                 Err(Rejected { bio: back, reason: Reject::Full }) => bio = back,
                 other => return other,
             }
-            // The loop ends, because completions free slots: a channel without bios in flight is
-            // not full.
+            // `submit` returns `Full` only while bios are in flight. `wait` completes such bios and
+            // so frees slots. So the loop ends.
             self.wait(1, &mut take);
         }
     }
@@ -375,9 +378,8 @@ impl<M: Machine> Channel<M> {
             0 => self.sub.run.wake_ns(),
             _ => earliest([self.sub.run.wake_ns(), self.sub.throttle.wake_ns(M::now())]),
         };
-        // Bios that a frozen disk refused or that found no free request are retried soon. Queues
-        // that any thread may run are also polled soon, because the other threads that poll them
-        // may have ended.
+        // Bios that a frozen disk refused, or that found no free tag, are retried soon. Queues that
+        // any thread may run are also polled soon: other threads that polled them may have ended.
         let shared =
             |m: &VolumeMember<M>| m.outstanding > 0 && m.disk.kind() == QueueKind::AnyThread;
         if self.sub.batch.plugged > 0 || self.sub.members.iter().any(shared) {
@@ -413,9 +415,9 @@ impl<M: Machine> Channel<M> {
         self.drain_ns = nanoseconds(timeout);
     }
 
-    /// Waits for the I/O in flight and hands it to `take`, for at most the time of
-    /// [`Channel::set_drain_timeout`]. Ignores limits of groups from now on. Returns true if
-    /// nothing is in flight any more.
+    /// Waits until no I/O is in flight, at most for the time set by [`Channel::set_drain_timeout`].
+    /// Hands completed bios to `take`. From this call on, the limits of groups are ignored. Returns
+    /// true if nothing is in flight any more.
     pub fn drain(&mut self, mut take: impl FnMut(Completion)) -> bool {
         let mut deadline = Deadline::<M>::after_ns(self.drain_ns);
         self.lift_limits();
@@ -433,10 +435,10 @@ impl<M: Machine> Channel<M> {
         self.in_flight() == 0
     }
 
-    /// Fails timed-out requests, frees memory that no drive writes any more, and adopts a changed
-    /// limit on the length of requests. Call this function after every sleep, and now and then
-    /// while the thread never sleeps. A long time without a call does not count towards timeouts.
-    /// Repeated calls are cheap.
+    /// Checks for timed-out requests and for a changed limit on the length of requests. Fails
+    /// timed-out requests, and frees memory that no drive writes any more. Call this function after
+    /// every sleep, and from time to time if the thread never sleeps. Frequent calls are cheap. If
+    /// the function is not called for a long time, that time does not count towards timeouts.
     pub fn tick(&mut self) {
         let now_ns = M::now();
         if now_ns < self.next_timeout_check_ns {
@@ -487,7 +489,7 @@ impl<M: Machine> Drop for Channel<M> {
             true => self.sub.run.deliver(),
             false => _ = self.drain(|_| ()),
         }
-        // Counted before `free` is emptied, because `in_flight` uses the length of that list.
+        // `in_flight` uses the length of the list `free`, so it is called before `free` is emptied.
         let in_flight = self.in_flight();
         self.sub.free.unlink();
         self.sub.members.iter_mut().for_each(|member| member.child_slots.free.unlink());
@@ -496,7 +498,8 @@ impl<M: Machine> Drop for Channel<M> {
             // SAFETY: dropped only here, and nothing points to it any more.
             return unsafe { ManuallyDrop::drop(&mut self.bio_set) };
         }
-        // Leaked: a drive may still write the bios' memory, or another thread complete the bios.
+        // The bios are leaked: a drive may still write their memory, or another thread may still
+        // complete them.
         core::mem::forget(core::mem::take(&mut self.quarantine));
         self.sub.leak_requests();
         self.sub.members.iter_mut().for_each(VolumeMember::leak);

@@ -1,10 +1,11 @@
 //! `Groups`: the groups that share drives, each with a weight, priority, limits and latency target.
 //!
-//! A program has one table and gives it to its disks. A bio carries the number of its group.
-//! Settings can change at any time: the table is behind a lock, and its users (channels for limits,
-//! schedulers for the rest) keep a copy and compare the table's version word once for each batch.
-//! Lock order: no other lock is taken under the table's lock. Source: \[MQ\] names scheduling in
-//! the software queues as open. Kernel counterpart: the `io.*` files of blk-cgroup.
+//! A program has one table of groups and gives it to its disks. A bio carries the number of its
+//! group. Settings can change at any time, so the table is behind a lock. Channels (for limits) and
+//! schedulers (for the rest) keep a copy. They compare the table's version word once for each
+//! batch. Lock order: no other lock is taken under the table's lock. Source: Bjorling et al.,
+//! SYSTOR 2013 (\[MQ\]), which leaves scheduling in the software queues open. Kernel counterpart:
+//! the `io.*` files of blk-cgroup.
 
 pub(crate) mod config;
 pub(crate) mod gate;
@@ -45,8 +46,8 @@ impl<M: Machine> GroupEntry<M> {
         self.buckets.as_ref().filter(|_| !self.config.limits.is_none())
     }
 
-    /// Changes the group's settings. If the limits change, the cost that the token buckets hold for
-    /// I/Os already passed is converted from the old rate to the new one.
+    /// Changes the group's settings. If the limits change, the group gets new token buckets. The
+    /// cost of I/Os that have passed the old buckets is converted to the new rate.
     fn change(&mut self, config: GroupConfig) {
         if self.config.limits != config.limits {
             let (limits, now_ns) = (&config.limits, M::now());
@@ -141,9 +142,9 @@ impl<M: Machine> Groups<M> {
         Ok(())
     }
 
-    /// Changes the settings of a group; each channel applies them from its next batch on. The group
-    /// keeps its name. I/Os that wait for a limit get a new time to continue. The cost of I/Os that
-    /// have passed a limit is converted to the new rate.
+    /// Changes the settings of a group. Each channel applies them from its next batch on. The group
+    /// keeps its name. I/Os that already wait are delayed by the new limit instead. The cost of
+    /// I/Os that have passed a limit is converted to the new rate.
     ///
     /// # Errors
     /// The errors of [`Groups::open`], and an error if there is no such group. Nothing changes
@@ -171,7 +172,8 @@ impl<M: Machine> Groups<M> {
         table.entries.get(usize::from(id.0)).map(|entry| entry.config.clone())
     }
 
-    /// Returns all open groups by number. Numbers are in order of opening until one is closed.
+    /// Returns all open groups, sorted by number. New groups get increasing numbers, but the number
+    /// of a closed group is used again first.
     #[must_use]
     pub fn list(&self) -> Vec<(GroupId, GroupConfig)> {
         let table = self.table.lock();

@@ -1,10 +1,13 @@
-//! Model-checked tests of the lock-free parts, on the machine that explores all interleavings.
+//! Model-checked tests of the lock-free code, on a machine that explores all interleavings.
 //!
-//! Small tests run production code; each passes under every schedule within its bound and, in the
-//! patched tree of `cargo xtask models`, fails if a bug is planted in one line. Bounds: maps of one
-//! word, tag sets of depth 1 or 2, two or three threads, and two or three preemptions or any
-//! number. `cargo xtask models` runs all of them, including the slow ones, and prints the number of
-//! executions of each. Deadlines never pass on this machine, so no timeout can hide a lost wake-up.
+//! Small tests run production code, and each must pass under every schedule that is explored.
+//! `cargo xtask models` runs all tests, including slow ones, and prints the number of executions of
+//! each. It uses a patched source tree that can plant bugs in single lines; a test must fail with
+//! each of its planted bugs. To keep the search small:
+//! - A test uses two or three threads, and tag sets of depth 1 or 2.
+//! - Most tests explore only schedules with at most one, two or three preemptions.
+//!
+//! Deadlines never pass on this machine, so no timeout can hide a lost wake-up.
 #![cfg(test)]
 
 extern crate std;

@@ -35,8 +35,8 @@ use crate::queue::scheduler::QueueScheduler;
 use crate::queue::serve::{ServeGuard, ServeLock};
 use crate::queue::tag::TagSet;
 
-/// Nanoseconds after which a thread that found a hardware queue served by another thread polls the
-/// queue again, because the other thread may stop serving and leave work in the queue.
+/// Time, in nanoseconds, after which a thread polls a hardware queue again that it found served by
+/// another thread. The other thread may stop serving and leave work in the queue.
 pub(crate) const INSIDE_LOOK_NS: u64 = 10_000;
 
 /// Distribution of queues over the CPUs of a machine.
@@ -52,8 +52,10 @@ pub enum Spread {
 }
 
 impl Spread {
-    /// Returns the number of software or hardware queues that a disk gets on this machine.
-    /// `threads` is the number of I/O threads, or 0 if queues do not belong to threads.
+    /// Returns the number of software or hardware queues that a disk gets with this setting. The
+    /// driver may allow fewer hardware queues. If hardware queues belong to I/O threads, `Core`
+    /// means one hardware queue for each thread instead. `threads` is the number of I/O threads, or
+    /// 0 if queues do not belong to threads.
     #[must_use]
     pub fn count(self, topology: &Topology, threads: u16) -> usize {
         match self {
@@ -89,15 +91,16 @@ pub(crate) struct SoftwareQueue<M: Machine> {
     /// software queue that feeds a single hardware queue may have a second list, for the drive's
     /// worker.
     lists: Box<[BioList<M>]>,
-    /// Hardware queue that the drive's worker serves; `None` if `lists` has no second list for the
-    /// worker.
+    /// Number of the hardware queue that uses the second list in `lists`: the queue of the drive's
+    /// worker. `None` if there is no such list.
     worker: Option<u16>,
     pub(crate) frozen: bool,
 }
 
 impl<M: Machine> SoftwareQueue<M> {
-    /// Creates a software queue with a list of bios for each of `feeds` hardware queues. If `feeds`
-    /// is 1, the hardware queue of the drive's worker (`worker`) gets a list, too.
+    /// Creates a software queue with one list of bios for each of `feeds` hardware queues. If
+    /// `feeds` is 1 and the drive has a worker, adds a second list. The second list is for hardware
+    /// queue `worker`, which the drive's worker serves.
     pub(crate) fn new(feeds: usize, worker: Option<u16>) -> M::Lock<Self> {
         let worker = worker.filter(|_| feeds == 1);
         let lists = (0..feeds + usize::from(worker.is_some())).map(|_| BioList::new()).collect();
@@ -119,7 +122,8 @@ impl<M: Machine> SoftwareQueue<M> {
         self.lists.iter().all(BioList::is_empty)
     }
 
-    /// Forgets the waiting bios without dropping them. Their channels leaked the memory (`BioSet`).
+    /// Forgets the waiting bios without dropping them. The bios' memory belongs to channels, which
+    /// have leaked it (`BioSet`).
     pub(crate) fn leak(&mut self) {
         self.lists.iter_mut().for_each(BioList::leak);
     }
@@ -133,8 +137,8 @@ const RESERVED: u64 = u64::MAX;
 /// A queue through which requests are handed to the driver.
 pub(crate) struct HardwareQueue<M: Machine> {
     pub(crate) number: u16,
-    /// Index of the software queue that `mark_own` marks in `pending`, to have this hardware queue
-    /// served again.
+    /// Index of the software queue that `mark_own` marks as pending. The mark makes a thread serve
+    /// this hardware queue again.
     pub(crate) own_ctx: u16,
     pub(crate) kind: QueueKind,
     pub(crate) serve: ServeLock<M, HctxState<M>>,
@@ -165,16 +169,16 @@ pub(crate) struct HctxState<M: Machine> {
     pub(crate) quiesced: bool,
     /// True while the queue accepts no new bios; used only if bios bypass the software queues.
     pub(crate) frozen: bool,
-    /// Number of bio chains that this queue has taken from software queues; counted only in the
-    /// hardware queue of the drive's worker.
+    /// Number of bio chains that this queue has taken from software queues. Counted only if the
+    /// drive's worker serves this queue.
     pub(crate) taken: u64,
     /// True while bio chains for the drive's worker may wait in this queue or be in flight.
     pub(crate) holds_handed: bool,
-    /// Number of times that bio chains for the drive's worker moved to a software queue because the
-    /// worker had left. `Disk::is_drained` compares two readings to notice a move during its check.
+    /// Number of times that waiting bio chains were moved because the drive's worker had stopped
+    /// serving. `Disk::is_drained` compares two readings to notice a move during its check.
     pub(crate) moves: u64,
-    /// Time in nanoseconds at which the serving thread inserted its batch, for the next dispatch to
-    /// use instead of the clock; 0 if no batch was inserted since the last dispatch.
+    /// Time at which the serving thread inserted its batch, in nanoseconds. The next dispatch uses
+    /// this time instead of reading the clock. 0 if no batch was inserted since the last dispatch.
     pub(crate) inserted_ns: u64,
 }
 
@@ -235,8 +239,9 @@ impl<M: Machine> HardwareQueue<M> {
         }
     }
 
-    /// Turns the queue into a lane: the part of a hardware queue that one thread serves. Software
-    /// queue `ctx` feeds the lane, and `pending` holds the lane's bit in the shared bitmap.
+    /// Turns the queue into a lane, the part of a hardware queue that one thread serves. `ctx` is
+    /// the index of the software queue that feeds the lane. `pending` is the lane's bit in a bitmap
+    /// that lanes share.
     pub(crate) fn lane(self, ctx: usize, pending: PendingQueues<M>) -> Self {
         HardwareQueue { own_ctx: ctx as u16, pending, ..self }
     }
@@ -257,9 +262,9 @@ impl<M: Machine> HardwareQueue<M> {
         self.may_serve(owner) && self.pending.is_any() && !self.is_being_served()
     }
 
-    /// Returns true if any thread may run the queue, a thread serves it, and work is pending. The
-    /// serving thread may leave that work undone, so the caller checks again soon. Always false in
-    /// simulations.
+    /// Returns true if work is pending and a thread is serving the queue. The serving thread may
+    /// leave that work undone, so the caller checks again soon. Always false for `OwnerOnly`
+    /// queues, and in simulations.
     pub(crate) fn is_being_served(&self) -> bool {
         M::THREADS_MOVE
             && self.kind == QueueKind::AnyThread
@@ -283,7 +288,7 @@ impl<M: Machine> HardwareQueue<M> {
         has_work || flagged
     }
 
-    /// Returns true if thread `owner` owns the queue and tags of the queue's tag set are in use.
+    /// Returns true if thread `owner` owns the queue, and the queue's tag set has tags in use.
     pub(crate) fn has_tags_of(&self, owner: u64) -> bool {
         self.is_owned_by(owner) && self.tags.in_use() > 0
     }
@@ -293,15 +298,15 @@ impl<M: Machine> HardwareQueue<M> {
         self.kind == QueueKind::AnyThread || self.has_owner()
     }
 
-    /// Changes the queue's state under the serve lock. If another thread meanwhile finds the lock
-    /// held and leaves work for its holder, the doorbell of the queue's owner is rung, because
-    /// `change` itself serves no work.
+    /// Changes the queue's state under the serve lock, without serving the queue. Another thread
+    /// may find the lock held meanwhile, and leave work in the queue. In that case, rings the
+    /// doorbell of the queue's owner or worker, which does the work.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut HctxState<M>) -> R) -> R {
         let mut serve = self.serve.enter();
         let result = change(&mut serve);
         if self.leave(serve) {
-            // The thread that left work has marked its software queue as pending. The owner checks
-            // these marks before it sleeps.
+            // The thread that left work in the queue has marked it in `pending`. The owner checks
+            // `pending` before it sleeps.
             self.ring();
         }
         result
@@ -334,8 +339,9 @@ impl<M: Machine> HardwareQueue<M> {
         self.owner.compare_exchange(0, RESERVED, Order::Relaxed, Order::Relaxed).is_ok()
     }
 
-    /// Removes `thread` as the owner. Returns false and changes nothing if the queue's owner or
-    /// doorbell is not that of `thread`.
+    /// Removes `thread` as the queue's owner, and returns true. Returns false, and changes nothing,
+    /// if `thread` does not own the queue, or if the queue's doorbell is not the doorbell of
+    /// `thread`.
     pub(crate) fn give_up(&self, thread: &IoThread<M>) -> bool {
         let is_threads = |bell: &Arc<Doorbell<M>>| Arc::ptr_eq(bell, &thread.bell);
         let gives =
@@ -364,7 +370,8 @@ impl<M: Machine> HardwareQueue<M> {
         self.owner.load(Order::Acquire) != 0
     }
 
-    /// Sets the doorbell of the drive's worker in a queue that no thread owns, or removes it.
+    /// Sets the doorbell of the drive's worker, or removes it if `bell` is `None`. Called only for
+    /// a queue that any thread may run.
     pub(crate) fn set_bell(&self, bell: Option<Arc<Doorbell<M>>>) {
         *self.bell.lock() = bell;
     }

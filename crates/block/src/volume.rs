@@ -111,7 +111,8 @@ enum LayoutMap {
 /// Bit of `mode` that is set while a trace is recorded.
 const TRACED: u64 = 1 << 8;
 
-/// Rounds a size down to whole logical blocks of the volume, the largest blocks of its drives.
+/// Rounds a size in sectors down to whole logical blocks. The block size of a volume is the largest
+/// block size of its drives.
 pub(crate) fn whole_blocks(size: Sector, limits: &QueueLimits) -> Sector {
     let block = u64::from(limits.logical_sectors());
     size / block * block
@@ -126,7 +127,8 @@ impl Arena {
 }
 
 impl Unwritten {
-    /// Returns how much unwritten data a volume's caches hold. A cache is a disk over a volume.
+    /// Returns the amount of unwritten data, summed over the volume's disks. Only a cache (a disk
+    /// that stores its data on another volume) has unwritten data.
     #[must_use]
     pub fn of<M: Machine>(volume: &Volume<M>) -> Unwritten {
         volume.disks.iter().fold(Unwritten::default(), |sum, disk| {
@@ -141,11 +143,15 @@ impl Unwritten {
 }
 
 impl<M: Machine> Volume<M> {
-    /// Creates a volume over these disks, served inline.
+    /// Creates a volume over these disks. The submitting threads serve its I/O (`Serving::Inline`).
     ///
     /// # Errors
-    /// `InvalidSetting` if there is no disk or more than 1,024, or the chunk is not a power of two
-    /// of 4 KiB to 2 GiB, is no multiple of the block size, or is larger than a drive.
+    /// `InvalidSetting` in these cases:
+    /// - There is no disk, or there are more than 1,024.
+    /// - The volume would be larger than 16 EiB.
+    /// - The chunk size is smaller than a block, or is not a power of two from 4 KiB to 2 GiB.
+    /// - A drive of a striped volume is smaller than a chunk.
+    /// - All drives of a linear volume are smaller than a block.
     pub fn new(
         name: impl Into<String>,
         layout: Layout,
@@ -239,16 +245,16 @@ impl<M: Machine> Volume<M> {
     /// Creates a volume over a single disk.
     ///
     /// # Errors
-    /// The errors of [`Volume::new`]. A successfully opened disk causes none of these errors.
+    /// The errors of [`Volume::new`]. If the disk was opened successfully, no error occurs.
     pub fn single(disk: Arc<Disk<M>>) -> Result<Arc<Volume<M>>, Error> {
         Volume::new(String::from(disk.name()), Layout::Linear, alloc::vec![disk])
     }
 
-    /// Creates a volume over a single disk that stores its data on the volume `below`, such as the
-    /// disk of a cache. The new volume gets the name of `below`.
+    /// Creates a volume over a single disk that stores its data on the volume `below`. An example
+    /// is the disk of a cache. The new volume gets the name of `below`.
     ///
     /// # Errors
-    /// The errors of [`Volume::new`]. A successfully opened disk causes none of these errors.
+    /// The errors of [`Volume::new`]. If the disk was opened successfully, no error occurs.
     pub fn over(below: Arc<Volume<M>>, disk: Arc<Disk<M>>) -> Result<Arc<Volume<M>>, Error> {
         let made = Volume::new(below.name(), Layout::Linear, alloc::vec![disk])?;
         let mut volume = Arc::into_inner(made).expect("the new volume has no other reference yet");
@@ -304,8 +310,9 @@ impl<M: Machine> Volume<M> {
 
     /// Returns which threads serve the drives, and whether a trace is recorded.
     pub(crate) fn mode(&self) -> (Serving, bool) {
-        // Relaxed: a batch is served correctly in either serving mode, and the mode changes only
-        // while the disks have no I/O. A recording may miss its first events.
+        // Relaxed: the serving mode changes only while the disks have no I/O. A batch is served
+        // correctly in the old and in the new mode. If a thread notices the trace bit late, the
+        // recording misses some events.
         let mode = self.mode.load(Order::Relaxed);
         (Serving::from_bits(mode & !TRACED), mode & TRACED != 0)
     }
@@ -314,7 +321,8 @@ impl<M: Machine> Volume<M> {
     /// and no trace is recorded.
     #[inline(always)]
     pub(crate) fn is_usual(&self) -> bool {
-        // Relaxed: a batch may be served in either mode, and a recording may miss its first events.
+        // Relaxed: if the value is outdated, a batch is still served correctly, but the recording
+        // may miss the batch.
         self.mode.load(Order::Relaxed) == Serving::Inline as u64
     }
 
@@ -359,7 +367,7 @@ impl<M: Machine> Volume<M> {
         self.disks.iter().for_each(|disk| disk.freeze());
         let drained = self.disks.iter().all(|disk| disk.wait_drained(deadline_ns));
         if drained {
-            // Relaxed: channels read the mode at each batch, which may be served in either.
+            // Relaxed: a channel that still sees the old mode serves its batch correctly, too.
             self.mode.fetch_and(TRACED, Order::Relaxed);
             self.mode.fetch_or(serving as u64, Order::Relaxed);
         }
@@ -367,8 +375,9 @@ impl<M: Machine> Volume<M> {
         drained
     }
 
-    /// Returns the completed I/O of each tenant ([`Bio::with_tenant`](crate::Bio::with_tenant)),
-    /// summed over channels. I/Os are counted as submitted, before splitting.
+    /// Returns the statistics of completed I/Os for each tenant
+    /// ([`Bio::with_tenant`](crate::Bio::with_tenant)), summed over channels. A split I/O counts as
+    /// one I/O.
     #[must_use]
     pub fn tenants(&self) -> Vec<(u16, TenantSnapshot)> {
         self.tenants.sums(|account_key| account_key.tenant).into_iter().collect()
@@ -381,8 +390,8 @@ impl<M: Machine> Volume<M> {
         self.tenants.sums(|account_key| account_key.group).into_iter().collect()
     }
 
-    /// Returns the wait times of each group by reason, including unfinished waits up to now. At the
-    /// drives, each part of a split I/O is counted.
+    /// Returns how long the I/Os of each group have waited, by reason. Unfinished waits are
+    /// included up to now. If a split I/O waits at the drives, each of its parts is counted.
     #[must_use]
     pub fn held(&self) -> Vec<(GroupId, WaitSnapshot)> {
         let mut sums = self.tenants.held();
@@ -392,9 +401,9 @@ impl<M: Machine> Volume<M> {
         sums.into_iter().collect()
     }
 
-    /// Returns a histogram of service times for each group with a latency target, in one map for
-    /// each drive in order. A service time lasts from dispatch by the scheduler until completion.
-    /// Only the scheduler `latency` measures it.
+    /// Returns one map for each drive, in the order of the drives. A map contains a histogram of
+    /// service times for each group with a latency target. Service time lasts from dispatch by the
+    /// scheduler until completion. Only the scheduler `latency` measures it.
     #[must_use]
     pub fn service_by_group(&self) -> Vec<BTreeMap<GroupId, Snapshot>> {
         self.disks.iter().map(|disk| disk.accounts.service()).collect()
@@ -406,7 +415,7 @@ impl<M: Machine> Volume<M> {
         &self.disks[0].config.cost
     }
 
-    /// Returns the completed I/O of all tenants together.
+    /// Returns the statistics of completed I/O, summed over all tenants.
     #[must_use]
     pub fn stats(&self) -> TenantSnapshot {
         let mut sum = TenantSnapshot::default();
@@ -420,9 +429,10 @@ impl<M: Machine> Volume<M> {
         self.disks.iter().map(|disk| disk.waiting()).sum()
     }
 
-    /// Returns the number of bio slots for parts of split bios in a channel of `depth` bios: one
-    /// for each bio and drive, or 16 for each bio in `PerVolume` mode, which splits bios by chunks.
-    /// The usual maximum is [`PARTS_MAX`]. Bios with more parts wait for slots.
+    /// Returns the number of bio slots that a channel of `depth` bios has for parts of split bios.
+    /// Usually, each bio has one part for each drive. In `PerVolume` mode, 16 parts for each bio
+    /// are assumed, because bios are split by chunks. [`PARTS_MAX`] is the usual maximum. Bios with
+    /// more parts wait for free slots.
     pub(crate) fn parts_for(&self, depth: u32) -> usize {
         let drives = self.disks.len() as u32;
         let each = match self.serving.serving {
@@ -499,7 +509,8 @@ impl<M: Machine> Volume<M> {
     pub fn extents(&self, sector: Sector, nr_sectors: u64, most: usize) -> Vec<Extent> {
         let end = (sector + nr_sectors).min(self.capacity());
         let (mut at, mut list, mut steps) = (sector, Vec::<Extent>::new(), 0);
-        // Last answer of each drive to an extent query: first sector, and the extents from there.
+        // For each drive, the last answer to an extent query: the first sector, and the extents
+        // from that sector on.
         let mut known: Vec<(Sector, Vec<Extent>)> = alloc::vec![(0, Vec::new()); self.disks.len()];
         while at < end && steps < EXTENT_STEPS {
             steps += 1;

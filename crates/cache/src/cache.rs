@@ -126,11 +126,13 @@ impl<M: Machine> FlusherCall<M> {
         self.is_rung.load(Order::Acquire) != 0
     }
 
-    /// Returns the newest epoch (time between two flushes) that a flush waits for, plus one, and
-    /// true if a write waits for memory. Clears the wake-up flag.
+    /// Returns the values of `until` and `is_short`, and clears the wake-up flag and `is_short`.
+    ///
+    /// - `until`: the newest epoch (time between two flushes) that a flush waits for, plus one.
+    /// - `is_short`: true if a write waits for memory.
     pub(crate) fn look(&self) -> (u64, bool) {
-        // AcqRel pairs with the swap in `ring`: the values of `until` and `is_short` that were
-        // stored before the wake-up are visible.
+        // AcqRel pairs with the swap in `ring`. All stores to `until` and `is_short` before that
+        // swap are visible.
         self.is_rung.swap(0, Order::AcqRel);
         (self.until.load(Order::Acquire), self.is_short.swap(0, Order::AcqRel) != 0)
     }

@@ -30,7 +30,8 @@ pub enum Registered {
     Auto,
     /// Register the cache's memory with drives that support it.
     Always,
-    /// Do not register the cache's memory with drives. Drivers map the memory for each I/O.
+    /// Do not register the cache's memory with drives. Instead, drivers map the memory for each
+    /// I/O.
     #[default]
     Never,
 }

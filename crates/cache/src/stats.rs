@@ -33,15 +33,17 @@ pub struct CacheStats {
     pub write_requests: u64,
     /// Failed writes to the volume below. Their pages stay dirty.
     pub write_errors: u64,
-    /// Writes whose completion was delayed because more than half of the dirty limit was dirty.
+    /// Writes whose completion was delayed, because dirty data had reached more than half of the
+    /// dirty limit.
     pub throttled: u64,
 }
 
 /// Acknowledged data that are only in memory, and are lost if the daemon ends now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AtRisk {
-    /// Number of bytes that are only in memory. A page being written counts in full, unless its
-    /// drive has completed all writes without an error.
+    /// Number of bytes that are only in memory. Until the cache has noted that a page's write is
+    /// complete, the whole page counts. There is one exception: if the drive has no I/O in flight
+    /// and has never failed a write, the page's write has succeeded, and its data do not count.
     pub bytes: u64,
     /// First contiguous range of bytes that are only in memory: byte offset in the volume, and
     /// length.

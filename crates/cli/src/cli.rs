@@ -27,7 +27,7 @@ Examples:
 
 The Debian package installs all of them.";
 
-/// A multi-queue block layer in user space: volumes of drives, served and watched.
+/// A multi-queue block layer in user space: serve volumes of drives, and watch them.
 #[derive(Debug, Parser)]
 #[command(name = "millrace", version, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = "For benchmarks, trace replay and bug search, see millrace-lab --help.")]
@@ -92,8 +92,8 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Prints the error of a wrong command line. Exits the process if the error comes from the argument
-/// parser.
+/// Reports a wrong command line. For a verb that has moved to millrace-lab, prints a hint and
+/// returns the exit status. For any other error, clap prints the error and ends the process.
 fn refuse(error: &clap::Error) -> ExitCode {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     match former_verbs::answer(error, &words.collect::<Vec<_>>()) {

@@ -16,15 +16,16 @@ const MOVED: [&[&str]; 6] = [
     &["trace", "report"],
 ];
 
-/// Returns the message for a command line with a moved verb, or `None` for any other. `words` are
-/// the arguments without the program's name.
+/// Returns the message for a command line with a verb that has moved to millrace-lab. Returns
+/// `None` for any other command line. `words` are the arguments without the program's name.
 pub fn answer(error: &clap::Error, words: &[String]) -> Option<String> {
     let (ErrorKind::InvalidSubcommand, Some(ContextValue::String(unknown))) =
         (error.kind(), error.get(ContextKind::InvalidSubcommand))
     else {
         return None;
     };
-    // `millrace ctl bench` and `millrace convert trace` were never commands.
+    // The arguments must begin with all words of the old verb. So `ctl bench` gets no message about
+    // the old verb `bench`: `millrace ctl bench` was never a command.
     let given: Vec<&str> =
         words.iter().map(String::as_str).filter(|word| !word.starts_with('-')).collect();
     let is_named =

@@ -63,8 +63,8 @@ pub fn of_text(text: &str) -> Result<CacheConfig, String> {
     let mut config = CacheConfig::default();
     let parts = text.split(',').map(|part| part.split_once('=').unwrap_or(("size", part)));
     let mut parts: Vec<(&str, &str)> = parts.collect();
-    // Applies `size` first, because it may lower the default of `read-ahead`, which the setting
-    // `read-ahead` then overrides.
+    // Applies `size` first, because `size` may lower the default of `read-ahead`. If the text also
+    // has the setting `read-ahead`, its value then replaces the default.
     parts.sort_by_key(|(key, _)| *key != KEYS[0].0);
     for (key, value) in parts {
         let Some((_, read)) = KEYS.iter().find(|(known, _)| *known == key) else {

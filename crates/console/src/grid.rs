@@ -87,7 +87,8 @@ impl TextGrid {
         self.widths().iter().map(|width| width + GAP).sum::<usize>().saturating_sub(GAP)
     }
 
-    /// Returns the table as text, heads first, without a line feed at the end.
+    /// Returns the table as text: the line of column headings, then the rows. The text has no line
+    /// feed at the end.
     pub fn text(&self) -> String {
         let widths = self.widths();
         let line = |cells: &mut dyn Iterator<Item = &String>| {

@@ -40,9 +40,11 @@ fn wrapped_text(text: &str) -> String {
     rows.iter().map(|row| wrapped_row(row)).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns true if `line` continues `row`, whose last line so far is `before`. A row is continued
-/// after a backslash at its end, in its last column if `line` is indented to that column, and in a
-/// paragraph that was wrapped at more than 80 columns.
+/// Returns true if `line` continues `row`. `before` is the line before `line` in the help text.
+/// There are three kinds of continuation:
+/// - after a backslash at the end of `before`;
+/// - below the last column of `row`, if `line` is indented to that column;
+/// - in a paragraph, if `before` is longer than 80 columns and `line` has the same indentation.
 fn continues(row: &str, before: &str, line: &str) -> bool {
     let indent = indent_of(line);
     let is_text = |line: &str| !line.is_empty() && last_column(line).is_none();

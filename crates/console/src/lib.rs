@@ -1,10 +1,14 @@
-//! Shared parts of the command lines of `millrace` and `millrace-lab`.
+//! Shared parts of the command-line programs `millrace` and `millrace-lab`.
 //!
-//! This crate owns the output to a person: errors with their causes and results (`speech`), the log
-//! (`logging`), queues that keep a daemon from blocking on its output (`output_queue`), tables
-//! (`grid`), wrapped help texts (`help`) and a progress bar. It also owns the grammar of sizes,
-//! times and settings (`words`, `cache`), completions and manual pages generated from a program's
-//! definition, and a loop over the events of a trace. Only crates/cli and lab/cli call it.
+//! This crate owns the output to users:
+//! - results, and errors with their causes (`speech`);
+//! - the log (`logging`);
+//! - queues that keep a daemon from blocking on its output (`output_queue`);
+//! - tables (`grid`), wrapped help texts (`help`) and a progress bar.
+//!
+//! The crate also owns the grammar of sizes, times and settings (`words`, `cache`), and a loop over
+//! the events of a trace. Completions and manual pages are generated from a program's definition.
+//! Only crates/cli and lab/cli call this crate.
 
 pub mod cache;
 pub mod completions;

@@ -116,7 +116,8 @@ pub fn install(args: Args) -> anyhow::Result<()> {
     installed.map_err(|error| anyhow!("logging was started twice: {error}"))
 }
 
-/// Writer of log lines: standard error, or the daemon's output queue for it.
+/// Writer of log lines. Writes to the output queue of standard error if the daemon has started that
+/// queue, otherwise directly to standard error.
 #[derive(Debug, Clone, Copy)]
 pub struct Log;
 

@@ -20,8 +20,8 @@ use rustix::io::{Errno, write};
 use crate::name;
 
 const BYTES_MAX: usize = 1 << 20;
-/// Limits of the wait, at the end of the process, until a queue is empty: time without a finished
-/// write to the output, and total time.
+/// Limits of the wait for an empty queue at the end of the process. The first limit is the time
+/// without a finished write to the output. The second is the total time.
 const FINISH: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
 
 static OUT: OnceLock<&OutputQueue> = OnceLock::new();

@@ -30,7 +30,7 @@ macro_rules! tell {
     ($($text:tt)*) => { $crate::tell_line(format_args!($($text)*)) };
 }
 
-/// Prints a line to standard error. Ignores errors of standard error.
+/// Prints a line to standard error. Errors of the write are ignored.
 pub fn tell_line(text: std::fmt::Arguments<'_>) {
     let _ = logging::Log.write_all(format!("{text}\n").as_bytes());
 }

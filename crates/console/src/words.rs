@@ -1,7 +1,7 @@
 //! Grammar of settings and flags: sizes, times, numbers and fixed sets of words.
 //!
 //! Pure functions that parse a text into a value or an error, and format a value as text. An error
-//! states the rule that the text breaks and a valid text. Sizes, rates, counts and times are
+//! states the rule that the text breaks, and shows a valid text. Sizes, rates, counts and times are
 //! written as in drive specs (millrace-drives).
 
 use std::ops::RangeInclusive;

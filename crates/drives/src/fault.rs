@@ -26,7 +26,8 @@ use cache::SimulatedCache;
 pub use control::{Chance, Effect, FaultControl, FaultRule, fault_controls};
 use queue::FaultQueue;
 
-/// Maximum length of a discard or write-zeroes with a simulated cache, in sectors.
+/// Maximum number of sectors of a discard or write-zeroes, for a fault drive that simulates a
+/// cache.
 const MAX_CACHE_SECTORS: u32 = 64 << 11;
 
 /// Kind of write cache that a fault drive pretends to have.
@@ -46,7 +47,7 @@ pub enum FaultCache {
 pub struct FaultConfig {
     /// Name of the drive in [`fault_controls`].
     pub name: String,
-    /// Rules for faults that apply from the start.
+    /// Initial rules for the faults to inject. [`FaultControl`] can change the rules at run time.
     pub rules: Vec<FaultRule>,
     /// Kind of write cache to pretend to have.
     pub cache: FaultCache,
@@ -67,7 +68,8 @@ impl FaultDriver {
     /// Wraps a drive.
     ///
     /// # Errors
-    /// Returns `System` if there is not enough address space for the images of a volatile cache.
+    /// Returns `System` if there is not enough address space for the two images of the drive's
+    /// content that a simulated volatile cache needs.
     pub fn new(inner: Box<dyn Driver<Native>>, config: FaultConfig) -> Result<FaultDriver, Error> {
         let images = match config.cache {
             FaultCache::Inner => None,
@@ -144,8 +146,8 @@ impl Driver<Native> for FaultDriver {
         self.inner.map(ctx, ctxs, hctxs)
     }
 
-    /// Returns false, because a rule may delay a completion. The block layer requires that a poll
-    /// of an immediate drive completes every request.
+    /// Returns false: a rule may delay a completion, but an immediate drive must complete every
+    /// request in the next poll.
     fn is_immediate(&self) -> bool {
         false
     }

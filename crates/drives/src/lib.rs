@@ -1,9 +1,9 @@
 //! Drivers: the storage behind drives, and the I/O threads that file drives need.
 //!
-//! `null`, `ram` and `model` also run on simulated machines; the others need an operating system.
-//! Specs of the form `driver:key=value,...` name drives; the rows of `DRIVERS` parse them. All data
-//! I/O of the project goes through this crate, and through the reactor below it. The `millrace`
-//! binary, the exports and the laboratory call it.
+//! `null`, `ram` and `model` also run on simulated machines; the others need an operating system. A
+//! spec of the form `driver:key=value,...` describes a drive. The driver's row in the table
+//! `DRIVERS` parses the spec. All data I/O of the project goes through this crate, and through the
+//! reactor below it. The `millrace` binary, the exports and the laboratory call it.
 
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -1,11 +1,12 @@
-//! `model`: a simulated SSD with the timing of a real one, on any `Machine` and in that machine's
-//! time.
+//! `model`: a simulated SSD with the timing of a real one. The drive runs on any `Machine`, and
+//! uses that machine's clock.
 //!
 //! A request starts when its batch is committed, as with a doorbell, and is completed by the first
-//! poll after its completion time. A plain mutex protects the device's state. Simulated machines do
-//! not know this mutex, so locking takes no virtual time. No function of the `Machine` is called
-//! under the mutex. The drive keeps no data unless `contents` is set. Lock order: the drive's
-//! state, then its controller's. Kernel counterpart: null_blk with completion_nsec.
+//! poll after its completion time. A plain mutex protects the device's state. A simulated machine
+//! does not know this mutex, so waiting for the mutex takes no virtual time. No function of the
+//! `Machine` is called under the mutex. The drive keeps no data unless `contents` is set. Lock
+//! order: the drive's state, then its controller's. Kernel counterpart: null_blk with
+//! completion_nsec.
 
 mod config;
 mod controller;
@@ -51,11 +52,12 @@ struct ModelState {
 }
 
 impl ModelDriver {
-    /// Creates an idle drive, full of zeroes if it keeps its content.
+    /// Creates an idle drive. If the drive keeps data ([`ModelContents::Ram`]), all data are zeroes
+    /// at first.
     ///
     /// # Errors
     /// Returns `InvalidSetting` if a setting is out of range, and `System` if there is not enough
-    /// address space for its content.
+    /// address space for the data.
     pub fn new(config: ModelConfig) -> Result<ModelDriver, Error> {
         config.validate().map_err(|text| Error::new(ErrorKind::InvalidSetting, text))?;
         let store = match config.contents {

@@ -144,8 +144,8 @@ pub struct NbdTls {
 pub struct NbdDriver {
     shared: Arc<NbdState>,
     connections: u16,
-    /// Hash of the server's address, and hash of the server's address and the export's name. Two
-    /// drives with equal hashes are on the same export.
+    /// Identity of the export: two drives with equal pairs use the same export. The pair consists
+    /// of a hash of the server's address, and a hash of the server's address and the export's name.
     pub identity: (u64, u64),
     /// Remarks for the user, such as the number of connections.
     pub notes: Vec<String>,
@@ -219,7 +219,8 @@ impl NbdDriver {
         Ok(next)
     }
 
-    /// Returns the name of a queue's connection for messages, or `None` if the drive has only one.
+    /// Returns the name that messages use for a queue's connection, such as "connection 2 of 4".
+    /// Returns `None` if the drive has only one connection.
     fn name_of(&self, queue: u16, link: usize) -> Option<String> {
         let (queues, all) = (self.queues(), self.connections);
         let before = usize::from(queue * (all / queues) + queue.min(all % queues));
@@ -251,7 +252,8 @@ fn look(config: &NbdConfig) -> Result<Opened, Error> {
 
 fn ask(config: &NbdConfig) -> Result<NegotiatedConnection, Error> {
     let target = ServerTarget::new(config.clone())?;
-    // A server without OPT_INFO is queried by starting a connection as for I/O.
+    // If the server does not support NBD_OPT_INFO, a connection for I/O is made to learn the
+    // export's properties.
     let asked = target.dial(DialPurpose::Ask, START);
     asked.or_else(|error| match error.kind() {
         ErrorKind::NotSupported => target.dial(DialPurpose::Transmit, START),
@@ -367,8 +369,8 @@ impl Driver<Native> for NbdDriver {
     }
 
     fn prepare_stop(&self) {
-        // Relaxed: only flushes that are submitted after this call need the new value. A flush that
-        // reads the old value waits for a lost server, as in normal operation.
+        // Relaxed: only a flush that is submitted after this call must see the new value. An
+        // earlier flush that sees the old value may wait for a lost server, as in normal operation.
         self.shared.durability.stopping.store(true, Ordering::Relaxed);
     }
 

@@ -189,7 +189,7 @@ impl<M: Machine, S: RequestStore + Send> DriverQueue<M> for InstantQueue<S> {
         if self.len != 1 {
             return self.poll_many(batch);
         }
-        // A single request, the common case, needs no loop.
+        // Fast path without a loop for the common case, a single completed request.
         if !batch.is_full() {
             batch.push(self.done[0], Status::Ok);
             self.len = 0;

@@ -80,7 +80,8 @@ pub struct OpenOptions {
     /// Path by which a file drive opens its file instead of the path in the spec; see
     /// [`FileConfig::opened_at`](crate::FileConfig::opened_at).
     pub file_at: Option<PathBuf>,
-    /// If set, the drive is only examined (see [`DryRun`]), and the returned driver keeps no data.
+    /// If set, the drive is only examined (see [`DryRun`]). A drive that uses a file, an NBD server
+    /// or a Ceph cluster is not opened. Instead, a driver that keeps no data is returned.
     pub dry_run: Option<DryRun>,
 }
 
@@ -101,8 +102,9 @@ pub fn check(spec: &Spec) -> Result<(), SpecError> {
     settings_of(spec).map(drop)
 }
 
-/// Returns the identity of the file that holds the data of a drive, or of the drive inside it,
-/// without opening the file. Returns `None` if no file is used, or none can exist at its path.
+/// Returns the identity of the file that holds a drive's data, without opening the file. If the
+/// drive wraps another one, the file of the wrapped drive is meant. Returns `None` if the drive
+/// uses no file, or if the directory of the file does not exist.
 ///
 /// # Errors
 /// Fails as [`check`] does.

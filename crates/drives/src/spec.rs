@@ -140,7 +140,8 @@ impl Spec {
         Ok(Spec { driver: driver.into(), controller: None, options })
     }
 
-    /// Returns the path of the file that the drive, or the drive inside it, uses, if any.
+    /// Returns the path of the drive's file, or `None` if the drive uses no file. If the drive
+    /// wraps another one, returns the path of the wrapped drive's file.
     #[must_use]
     pub fn file(&self) -> Option<PathBuf> {
         self.innermost().get("path").map(PathBuf::from)
@@ -153,8 +154,9 @@ impl Spec {
         inner.map_or_else(|| self.clone(), |inner| inner.innermost())
     }
 
-    /// Returns true if the queues of the drive, or of the drive inside it, belong to I/O threads.
-    /// Any thread may run the queues of other drives.
+    /// Returns true if only the I/O thread that owns a queue of the drive may run the queue. If
+    /// false, any thread may run the queue. If the drive wraps another one, the wrapped drive
+    /// decides.
     #[must_use]
     pub fn is_run_by_owners(&self) -> bool {
         let driver = crate::driver(&self.innermost().driver);

@@ -36,7 +36,7 @@ impl SocketAccess {
         self.mode.is_some() || self.owner.is_some() || self.group.is_some()
     }
 
-    /// Returns true if mode, owner and group are equal in both settings.
+    /// Returns true if mode, owner and group of the socket's file are equal in `self` and `other`.
     pub(crate) fn has_same_file(&self, other: &SocketAccess) -> bool {
         (self.mode, self.owner, self.group) == (other.mode, other.owner, other.group)
     }

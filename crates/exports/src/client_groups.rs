@@ -70,7 +70,8 @@ pub struct PerClientGroups {
 }
 
 struct MembershipTable {
-    /// Settings of the parent group. Each child group has these limits for itself.
+    /// Configured settings of the parent group. The limits and the latency target apply to each
+    /// child group separately.
     config: GroupConfig,
     /// Each child group with the number of clients that use it at present.
     seats: Vec<(GroupId, u32)>,
@@ -99,7 +100,7 @@ impl PerClientGroups {
         Ok(seats)
     }
 
-    /// Returns the parent of the clients' groups.
+    /// Returns the parent group. Its child groups are the groups of the clients.
     #[must_use]
     pub fn group(&self) -> GroupId {
         self.group
@@ -152,9 +153,9 @@ impl PerClientGroups {
         };
         let group = state.seats[at].0;
         if free.is_some() {
-            // Settings that an operator changed for the group's previous client are reset.
-            // `Groups::set` cannot fail, because `PerClientGroups::set` has already checked these
-            // settings.
+            // An operator may have changed the settings of this group for its previous client. So
+            // the settings are reset for the new client. `Groups::set` cannot fail, because
+            // `PerClientGroups::set` has already checked the settings.
             let _ = self.groups.set(group, self.of_client(&state, String::new()));
         }
         state.seats[at].1 += 1;

@@ -17,11 +17,11 @@ const OTHERS: u32 = 256;
 /// Number of descriptors up to which the table is grown. The table then takes 512 KiB of kernel
 /// memory.
 const MOST: u32 = 1 << 16;
-/// Number of free descriptors below which a shortage is reported: 8 for one message of a frontend,
-/// and a margin of 32.
+/// Number of free descriptors below which a shortage is reported. Allows for the 8 descriptors in
+/// one message of a frontend, plus a margin of 32.
 const MESSAGE: u64 = 40;
 /// Number of descriptors that NBD connections leave free for the control socket and the metrics
-/// page, but at most an eighth of the limit.
+/// page. If the limit of descriptors is low, an eighth of the limit is left free instead.
 const KEPT_FREE: u64 = 32;
 /// Maximum number of descriptors in one message of a frontend: one for each of 8 memory regions.
 const IN_ONE_MESSAGE: usize = 8;
@@ -40,7 +40,8 @@ pub(crate) fn make_room(connections: u32) {
 
 /// Returns the number of open descriptors, or `None` if no descriptor is left to count them with.
 fn in_use() -> Option<u64> {
-    // The descriptor that `read_dir` opened for the directory does not count.
+    // The list also contains the descriptor that `read_dir` has opened for the directory, so 1 is
+    // subtracted.
     std::fs::read_dir("/proc/self/fd").ok().map(|all| all.count().saturating_sub(1) as u64)
 }
 

@@ -15,8 +15,8 @@ use millrace_block::{Error, ErrorKind};
 use millrace_machine::{CpuId, Native, NativeThread};
 use millrace_runtime::{JoinOutcome, join_within};
 
-/// Maximum time for threads to end after their final report; longer than the 5 s for which their
-/// rings wait for drives.
+/// Maximum time to wait for the threads to end after their final reports. Longer than the 5 s for
+/// which a thread's ring waits for drives.
 const LET_GO: Duration = Duration::from_secs(6);
 
 pub(crate) trait Service {
@@ -26,8 +26,9 @@ pub(crate) trait Service {
 
     fn serve(&mut self) -> Result<(), Error>;
 
-    /// Completes requests in flight after [`Service::serve`] has returned `served`. Returns the
-    /// final report, and the time in nanoseconds that is left to wait for drives.
+    /// Completes the requests in flight, after [`Service::serve`] has returned `served`. Returns
+    /// the final report, and the number of nanoseconds for which the thread may still wait for
+    /// drives.
     fn finish(&mut self, served: Result<(), Error>) -> (Self::Report, u64);
 
     /// Frees all resources of the service at the end of its thread. Waits up to `left_ns`
@@ -35,7 +36,8 @@ pub(crate) trait Service {
     fn let_go(self, left_ns: u64);
 }
 
-/// Flag of a server that is set if an I/O thread panicked, or ended before it was told to stop.
+/// True once an I/O thread of the server has panicked, or has ended before it was told to stop. All
+/// clones share the flag.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FailedFlag(Arc<AtomicBool>);
 
@@ -70,8 +72,10 @@ pub(crate) fn cpu_of(cpus: &[CpuId], index: usize) -> Option<CpuId> {
     (!cpus.is_empty()).then(|| cpus[index % cpus.len()])
 }
 
-/// Channels from an I/O thread to the server: result of its start (with an optional note for the
-/// operator), final report, and a channel that closes when the thread ends.
+/// Channels from an I/O thread to the server:
+/// - The result of the thread's start, with an optional note for the operator.
+/// - The thread's final report.
+/// - A channel without messages, which disconnects when the thread has ended.
 type Reporter<R> = (Sender<Result<Option<String>, Error>>, Sender<R>, Sender<()>);
 
 pub(crate) struct IoThreads<R> {

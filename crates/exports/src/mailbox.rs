@@ -43,8 +43,9 @@ impl<T> Mailbox<T> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        // Relaxed: `count` is a hint. The lock of `things` orders access to the messages, and the
-        // fence of the owner's doorbell orders the owner's last check of `count` before it sleeps.
+        // Relaxed: `count` is a hint. The lock of `things` orders access to the messages. Before
+        // the mailbox's owner sleeps, it arms its doorbell and checks `count` again. The doorbell's
+        // fence orders that last check.
         self.count.load(Ordering::Relaxed) == 0
     }
 

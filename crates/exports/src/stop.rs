@@ -25,16 +25,19 @@ const LOOK_NS: u64 = 100_000_000;
 /// requests in flight did not answer.
 const SILENT_NS: u64 = FLUSH_NS / 2;
 
-/// Progress of a volume's final flush. The flush of a cache may continue while its drives write
-/// dirty pages. If a drive refuses a page, the cache's flush fails and is retried, because the
-/// drive may accept other pages. A failed flush of a drive is not retried: the retry might succeed
+/// Progress of a volume's final flush.
+///
+/// If the volume has a cache, the flush may continue as long as the drives below write dirty pages.
+/// If a drive refuses a page, the cache's flush fails and is retried, because the drive may accept
+/// other pages. If the flush of a drive fails, there is no retry, because a retry might succeed
 /// although data are lost.
 #[derive(Debug)]
 pub(crate) struct Progress {
     volume: Arc<Volume<Native>>,
     least: Unwritten,
     before: Vec<DriveFailures>,
-    /// For each drive, the number of completed I/Os, and the time of its last observed change.
+    /// For each drive, the number of completed I/Os, and the time in nanoseconds at which this
+    /// number was last seen to change.
     completed: Vec<(u64, u64)>,
     last: Option<Status>,
     looked_ns: u64,
@@ -49,7 +52,8 @@ impl Progress {
         Progress::watched(volume)
     }
 
-    /// Starts to track the progress of a volume without flushing it.
+    /// Starts to track the progress of a volume's drives. Unlike [`Progress::of`], does not
+    /// announce a final flush to the drives.
     pub(crate) fn watched(volume: &Arc<Volume<Native>>) -> Progress {
         let (now_ns, least) = (Native::now(), Unwritten::of(volume));
         let limit = Deadline::after_ns(if least.pages > 0 { STUCK_NS } else { 0 });
@@ -59,10 +63,12 @@ impl Progress {
         Progress { volume, least, before, completed, last: None, looked_ns, limit }
     }
 
-    /// Returns true if the flush must be abandoned: the caller grants no more time (`given_ns` is
-    /// 0), and the deadline passed at least `more_ns` ago. Call this in each iteration of the event
-    /// loop, because the deadline is extended only when a call finds that the drives have made
-    /// progress.
+    /// Returns true if the flush must be abandoned. Both of these conditions must hold:
+    /// - The caller grants no more time: `given_ns` is 0.
+    /// - The flush's own deadline passed at least `more_ns` nanoseconds ago.
+    ///
+    /// Call this in each iteration of the event loop. The deadline is extended only when a call
+    /// finds that the drives have made progress.
     pub(crate) fn is_over(&mut self, given_ns: u64, more_ns: u64) -> bool {
         let now_ns = Native::now();
         if now_ns >= self.looked_ns + LOOK_NS {
@@ -125,8 +131,8 @@ impl Progress {
         if !refused.is_empty() {
             text.push_str(&format!(": writes to {refused} failed"));
         }
-        // Drives that the text names for failed writes or flushes are not named again for not
-        // answering.
+        // Lists silent drives, except drives with failed writes or flushes. The text lists such
+        // drives separately, together with their failures.
         let silent = names(&|at| is_silent(at) && !has_failed(at) && !has_refused(at));
         if self.last.is_some() && !silent.is_empty() {
             text.push_str(&format!("; {silent} did not answer in time"));
@@ -208,8 +214,9 @@ impl StopOrder {
         let _ = self.0.set(time);
     }
 
-    /// Returns true if the server must stop. A thread calls this once more after it has armed its
-    /// doorbell; the doorbell's fences ensure that it does not sleep through the order.
+    /// Returns true if the server was ordered to stop. Before a thread sleeps, it arms its doorbell
+    /// and then calls `is_given` again. The doorbell's fences ensure that the thread either sees
+    /// the order to stop, or is woken.
     #[inline]
     pub(crate) fn is_given(&self) -> bool {
         self.0.get().is_some()

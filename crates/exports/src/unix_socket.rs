@@ -1,14 +1,17 @@
 //! Unix sockets: bound before any thread starts, removed when their server ends.
 //!
-//! A socket file that a dead server left is replaced: connections to it are refused, because no
-//! process accepts there. A file whose server answers is not touched.
+//! A socket file that a dead server left is replaced. Connections to such a file are refused,
+//! because no process accepts there. A file whose server answers is not touched.
 //!
-//! Invariants: a process removes only socket files that it created, and only while the path still
-//! leads to them. While a process checks, removes or binds `PATH`, it holds a lock on `PATH.lock`.
-//! While a process listens, `PATH.lock` contains its mark, since a lock would need an open
-//! descriptor. Marks of dead processes are ignored. After locking, a process checks that the path
-//! still leads to the locked file, or else tries again. So the lock file can be removed, and two
-//! servers never own a path at the same time.
+//! A lock file `PATH.lock` protects the socket file `PATH`:
+//! - While a process checks, removes or binds `PATH`, it holds a lock on `PATH.lock`. After
+//!   locking, the process checks that the path still leads to the locked file, or else tries again.
+//!   So the lock file can be removed.
+//! - While a process listens, `PATH.lock` contains the mark of the process instead. To keep the
+//!   lock, the process would have to keep a descriptor open. Marks of dead processes are ignored.
+//!
+//! Invariants: two servers never own a path at the same time. A process removes only socket files
+//! that it created, and only while the path still leads to them.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, Permissions};
@@ -41,8 +44,8 @@ pub fn remove_socket_files() {
 enum OwnFileId {
     /// A socket, identified by device and inode. Both stay the same while the socket is open.
     Socket((u64, u64)),
-    /// A lock file (`PATH.lock`) that contains the mark of this process, identified by device,
-    /// inode and contents. The file is closed, so another file may get its inode number later.
+    /// Lock file (`PATH.lock`) with the mark of this process. The file is identified by device,
+    /// inode and contents: it is closed, so another file may get its inode number later.
     Mark((u64, u64)),
 }
 
@@ -92,8 +95,8 @@ pub struct UnixSocket {
     /// Socket file, declared first so that the file is removed before the socket is closed.
     file: OwnFile,
     socket: UnixListener,
-    /// Lock file that names this process. Declared last, because the file must keep other servers
-    /// from the path until the socket file is removed.
+    /// Lock file with the mark of this process, which keeps other servers from the path. Declared
+    /// last, so that the lock file is removed after the socket file.
     _mark: OwnFile,
 }
 
@@ -157,8 +160,8 @@ fn cannot_listen(path: &Path, error: &io::Error) -> Error {
     }
 }
 
-/// Returns the reason why no socket can be made at a path, with a remedy, or `None` without an
-/// obstacle. Creates nothing and connects to nobody.
+/// Returns the reason why no socket can be created at a path, with a remedy. Returns `None` if
+/// nothing prevents it. The check creates no file and makes no connection.
 #[must_use]
 pub fn socket_refusal(path: &Path) -> Option<String> {
     let refused = match std::fs::metadata(folder_of(path)) {

@@ -85,7 +85,7 @@ pub mod config {
     pub const MAX_WRITE_ZEROES_SECTORS: usize = 48;
     pub const MAX_WRITE_ZEROES_SEG: usize = 52;
     pub const WRITE_ZEROES_MAY_UNMAP: usize = 56;
-    /// Length in bytes of the configuration space up to the fields of virtio 1.1.
+    /// Length, in bytes, of the configuration space with all fields that virtio 1.1 defines.
     pub const BYTES: usize = 60;
 }
 
@@ -105,8 +105,8 @@ pub const ID_BYTES: usize = 20;
 /// Flag of a write-zeroes range: the device may unmap the range.
 pub const RANGE_UNMAP: u32 = 1;
 
-/// Returns the sizes in bytes of a ring's areas with `size` entries: descriptor table, avail ring,
-/// used ring.
+/// Returns the sizes, in bytes, of the three areas of a ring with `size` entries: descriptor table,
+/// avail ring and used ring.
 #[must_use]
 pub const fn area_bytes(size: u16) -> [u64; 3] {
     let size = size as u64;

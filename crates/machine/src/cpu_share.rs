@@ -1,13 +1,18 @@
 //! `CpuShare`: lets a thread poll without keeping its CPU from other threads.
 //!
 //! A thread that polls for another thread's result delays that thread if both are on the same CPU.
-//! The kernel does not tell a thread that another one wants its CPU, so the poller yields: after 2
-//! us without a result, again whenever the wait has doubled, and at once after a yield that let
-//! another thread run. If the other thread soon gives the CPU back (a client that sends its next
-//! request and waits), taking turns costs less than a sleep. If the other thread keeps the CPU, the
-//! poll ends, and the next polls are skipped, twice as many each time. A poller that sleeps may be
-//! woken on another, free CPU. CPU time that only a hypervisor took does not count, because polling
-//! and sleeping threads lose it alike. Kernel counterpart: `kvm_vcpu_can_poll`.
+//! The kernel does not tell a thread that another one wants its CPU, so the poller yields the CPU:
+//! - The first yield comes after 2 us without a result.
+//! - If a yield let another thread run, the next yield follows at once.
+//! - Otherwise, the next yield comes when the total wait has doubled.
+//!
+//! If the other thread soon gives the CPU back (a client that sends its next request and waits),
+//! taking turns costs less than a sleep. If the other thread keeps the CPU, the poll ends, and the
+//! next polls are skipped, twice as many each time. A poller that sleeps may be woken on another,
+//! free CPU.
+//!
+//! CPU time that only a hypervisor took does not count, because polling and sleeping threads lose
+//! it alike. Kernel counterpart: `kvm_vcpu_can_poll`.
 
 use crate::{Machine, Native};
 
@@ -18,13 +23,14 @@ const TAKEN_NS: u64 = 3_000;
 /// Longest time, in nanoseconds, that another thread may run before it counts as keeping the CPU.
 /// Sleeping is then better than polling, because the sleeper's wake-up preempts the other thread.
 const KEPT_NS: u64 = 30_000;
-/// Number of polls that the poller skips when another thread has kept the CPU for the first time.
+/// Number of polls that are skipped after another thread has kept the CPU. Each further loss of the
+/// CPU doubles the number.
 const PAUSE_MIN: u32 = 16;
-/// Maximum number of polls that the poller skips in a row. A poller whose CPU is always shared then
-/// polls once in 65,536 waits, for up to 4 ms, which costs little.
+/// Maximum number of polls that are skipped in a row. If a poller's CPU is always shared, the
+/// poller polls once in 65,536 waits, for up to 4 ms. That costs little.
 const PAUSE_MAX: u32 = 1 << 16;
-/// Number of successful polls since the thread last lost the CPU to another thread, after which the
-/// next pause has [`PAUSE_MIN`] polls again.
+/// Number of successful polls after which the next pause is short again: [`PAUSE_MIN`] skipped
+/// polls. If another thread keeps the CPU before that, the count starts again from 0.
 const CALM: u32 = 1024;
 
 /// Result of a poll, in which a thread repeatedly checks for work instead of sleeping.
@@ -57,7 +63,7 @@ enum PollStep {
 }
 
 impl Poll {
-    /// Starts a poll that ends at this time of `Native::now` at the latest.
+    /// Starts a poll that ends no later than `until_ns`, a time of `Native::now`.
     #[inline]
     #[must_use]
     pub fn new(until_ns: u64) -> Poll {
@@ -69,7 +75,8 @@ impl Poll {
         Poll { start_ns, until_ns, seen_ns: start_ns, offer_ns: start_ns + OFFER_NS }
     }
 
-    /// Records a check for work. Returns true if another thread may have kept the CPU meanwhile.
+    /// Records a check for work at `now_ns`. Returns true if the last check was so long ago that
+    /// another thread may have kept the CPU since then.
     #[inline]
     fn looked(&mut self, now_ns: u64) -> bool {
         let kept = now_ns - self.seen_ns > KEPT_NS;
@@ -98,7 +105,7 @@ impl Poll {
 pub struct CpuShare {
     taken: u64,
     pauses: PollPauses,
-    /// Number of the CPU that this thread last lost to another thread while polling.
+    /// Number of the CPU that another thread last took from this thread during a poll.
     lost: u32,
     times_lost: u64,
 }
@@ -123,7 +130,7 @@ impl CpuShare {
         self.pauses.next()
     }
 
-    /// Returns true if the CPU was shared at the thread's last poll.
+    /// Returns true if the thread skips polls now, because it shares its CPU with another thread.
     #[inline]
     #[must_use]
     pub fn is_shared(&self) -> bool {
@@ -208,7 +215,7 @@ impl CpuShare {
 #[derive(Debug, Clone, Copy)]
 struct PollPauses {
     left: u32,
-    /// Number of polls to skip the next time that another thread keeps the CPU.
+    /// Number of polls to skip after the next loss of the CPU to another thread.
     next: u32,
     caught: u32,
 }
@@ -232,8 +239,8 @@ impl PollPauses {
         }
     }
 
-    /// Limits the number of polls still to skip to [`PAUSE_MIN`], because the thread has moved away
-    /// from the CPU that it shared.
+    /// Lets the thread skip at most [`PAUSE_MIN`] more polls. Called when the thread has left the
+    /// CPU that it shared with another thread.
     fn moved(&mut self) {
         self.left = self.left.min(PAUSE_MIN);
     }

@@ -15,7 +15,8 @@ use crate::Machine;
 /// Longest interval in nanoseconds between two checks of a [`Deadline`]. A check that comes much
 /// later shows that the checking thread was paused, and extends the deadline.
 pub const LOOK_NS: u64 = 1_000_000_000;
-/// Maximum delay of a check that counts as normal scheduling and not as a pause, in nanoseconds.
+/// Maximum delay of a check, in nanoseconds, that counts as normal scheduling. A longer delay
+/// counts as a pause.
 const SLACK_NS: u64 = 100_000_000;
 
 /// Converts a time to nanoseconds, the unit of [`Machine::now`]. Times longer than `u64::MAX` ns,
@@ -47,9 +48,9 @@ impl RunningClock {
         RunningClock { looked_ns: 0, due_ns: u64::MAX }
     }
 
-    /// Records a check of the clock at `now_ns`; the next check is due `next_within_ns` later.
-    /// Returns how long after its due time this check comes, in nanoseconds: for this time the
-    /// owner did not run. Returns 0 for a delay of up to 100 ms, which counts as normal scheduling.
+    /// Records a check of the clock at `now_ns`. The next check is due `next_within_ns` later.
+    /// Returns the length of the pause in nanoseconds: the delay of this check after its due time.
+    /// A delay of up to 100 ms counts as normal scheduling, and the result is then 0.
     pub fn look(&mut self, now_ns: u64, next_within_ns: u64) -> u64 {
         let late_ns = now_ns.saturating_sub(self.due_ns);
         (self.looked_ns, self.due_ns) = (now_ns, now_ns.saturating_add(next_within_ns));
@@ -116,7 +117,8 @@ impl<M: Machine> Deadline<M> {
         self.left_ns() == 0
     }
 
-    /// Returns how long the owner may wait before its next check, or `None` after the deadline.
+    /// Returns the maximum time until the deadline must be checked again. Returns `None` if the
+    /// deadline has passed.
     pub fn slice(&mut self) -> Option<Duration> {
         match self.left_ns().min(LOOK_NS) {
             0 => None,
@@ -124,8 +126,8 @@ impl<M: Machine> Deadline<M> {
         }
     }
 
-    /// Runs `body` with the longest time that it may take: the smaller of `most` and the time left
-    /// until the deadline. Any further time counts as a pause and postpones the deadline. Returns
+    /// Runs `body` with a time limit: the smaller of `most` and the time left until the deadline.
+    /// If `body` takes longer, the excess counts as a pause and postpones the deadline. Returns
     /// `None` without running `body` if the deadline has passed.
     pub fn block<T>(&mut self, most: Duration, body: impl FnOnce(Duration) -> T) -> Option<T> {
         let most = most.min(Duration::from_nanos(self.left_ns()));
@@ -149,7 +151,7 @@ impl<M: Machine> Deadline<M> {
 
 #[cfg(feature = "std")]
 impl Deadline<crate::Native> {
-    /// Waits for a message. Returns `None` when the limit is over, or if the sender is gone.
+    /// Waits for a message. Returns `None` after the deadline, or if the sender no longer exists.
     pub fn receive<T>(&mut self, from: &std::sync::mpsc::Receiver<T>) -> Option<T> {
         use std::sync::mpsc::RecvTimeoutError::Timeout;
         loop {

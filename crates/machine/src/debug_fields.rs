@@ -1,7 +1,7 @@
-//! `debug_fields!`: `Debug` for types whose fields cannot all be shown.
+//! `debug_fields!`: implements `Debug` for types whose fields cannot all be shown.
 //!
-//! `#[derive(Debug)]` needs `Debug` of every field, which drivers, closures, and the locks and
-//! words of a machine lack. Used by all crates above this one.
+//! `#[derive(Debug)]` needs `Debug` for every field. Drivers, closures, and a machine's lock and
+//! word types do not implement `Debug`. Used by all crates above this one.
 
 /// Implements `Debug` for a type, showing only the named fields. The type may have a lifetime and a
 /// parameter with a bound: `debug_fields!(Batch<'_, M: Machine>, limits)`.

@@ -48,8 +48,8 @@ fn add(rows: &mut Rows, name: &'static str, site: Site, counts: &LockCounts) {
     }
 }
 
-/// Adds counts that began at `began_ns`, unless the statistics are off or were turned on later. The
-/// time `u64::MAX` means that only the first condition applies.
+/// Adds counts to this thread's table. Does nothing if the statistics are off, or were turned on
+/// after `began_ns`. If `began_ns` is `u64::MAX`, adds the counts whenever the statistics are on.
 fn count(name: &'static str, site: Site, counts: &LockCounts, began_ns: u64) {
     // Does nothing on a thread that is ending and has destroyed `ROWS` already.
     let _ = ROWS.try_with(|rows| {
@@ -85,14 +85,15 @@ impl LockMeter {
         tables.ended.clear();
         tables.threads.retain(|rows| {
             lock_unpoisoned(rows).clear();
-            // Drops the tables of ended threads: only a running thread still refers to its table.
+            // Drop the table of a thread that has ended. While a thread runs, its thread-local
+            // variable holds a second reference to its table.
             Arc::strong_count(rows) > 1
         });
         Some(LockMeter { since_ns: now_ns })
     }
 
     /// Returns the statistics so far, ordered by lock name. A lock that is held now is counted when
-    /// it is released. A thread that counts waits only while its own table is read.
+    /// it is released. The call delays another thread only while it reads that thread's own table.
     #[must_use]
     pub fn rows(&self) -> Vec<LockRow> {
         let mut tables = lock_unpoisoned(&TABLES);

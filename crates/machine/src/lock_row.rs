@@ -13,7 +13,7 @@ pub type Site = &'static Location<'static>;
 /// Source file and line at which a lock is acquired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallSite {
-    /// Source file, as it was named to the compiler.
+    /// Path of the source file, as it was passed to the compiler.
     pub file: &'static str,
     /// Line number, from 1.
     pub line: u32,
@@ -92,7 +92,8 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// Records an acquisition. `tried_ns` is the time of the first attempt on a held lock.
+    /// Records an acquisition at `now_ns`. If the lock was not free, `tried_ns` is the time of the
+    /// first attempt to acquire it.
     #[must_use]
     pub fn begin(site: Site, now_ns: u64, tried_ns: Option<u64>) -> Hold {
         let waited_ns = tried_ns.map(|tried_ns| now_ns.saturating_sub(tried_ns));
@@ -105,7 +106,8 @@ impl Hold {
         self.since_ns
     }
 
-    /// Returns the lock statistics of this hold, if the lock is released at `now_ns` nanoseconds.
+    /// Returns the statistics of this hold. `now_ns` is the time of the lock's release, in
+    /// nanoseconds.
     #[must_use]
     pub fn counts(&self, now_ns: u64) -> LockCounts {
         let wait_ns = self.waited_ns.unwrap_or(0);

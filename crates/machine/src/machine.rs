@@ -80,7 +80,7 @@ pub unsafe trait Machine: Copy + Send + Sync + core::fmt::Debug + 'static {
     type Parker: Parker;
     /// A started thread.
     type Thread: Thread;
-    /// Statistics of locks that are made of atomic words.
+    /// Statistics of the locks that the block layer builds from [`Machine::Word`]s.
     type Meter: Meter;
 
     /// True if a thread may move to another CPU at any moment; else it stays where it started.
@@ -108,7 +108,7 @@ pub unsafe trait Machine: Copy + Send + Sync + core::fmt::Debug + 'static {
     /// Returns true if the calling thread is unwinding because of a panic. A destructor must check
     /// this before it reports a bug by a panic, because a second panic would abort the process.
     fn is_panicking() -> bool;
-    /// Advances a simulated clock by the cost of `units` items of this stage's work.
+    /// Advances a simulated clock by the cost of `units` items of work in stage `stage`.
     fn work(stage: Stage, units: u32);
     /// Hints that the caller will soon read these bytes, at any address.
     #[inline(always)]
@@ -134,21 +134,23 @@ pub trait Lock<T: Send>: Send + Sync {
     fn try_lock(&self) -> Option<Self::Guard<'_>>;
 }
 
-/// Statistics of locks made of atomic words, which report their own use; see [`Machine::Meter`].
+/// Statistics of the locks that the block layer builds from words; see [`Machine::Meter`]. Each
+/// such lock reports its own holds and failed attempts.
 pub trait Meter {
-    /// True if all locks made of atomic words are counted at all times, because counting costs
-    /// nothing on this machine. If false, locks are counted only if their statistics are enabled,
-    /// and only while [`Meter::is_on`] returns true.
+    /// True if this machine always collects statistics of all locks that are built from words,
+    /// because collecting costs nothing. If false, a lock is counted only while [`Meter::is_on`]
+    /// returns true, and only if the lock's statistics are enabled.
     const ALWAYS: bool;
-    /// Returns true if statistics that can be turned on and off are being collected now. Returns
-    /// false if [`Meter::ALWAYS`] is true, because such statistics are always on.
+    /// Returns true if lock statistics are switched on. If [`Meter::ALWAYS`] is true, statistics
+    /// cannot be switched off, and this function always returns false.
     fn is_on() -> bool;
     /// Returns the time of [`Machine::now`]. On a simulated machine, the call itself takes no
     /// simulated time, so that the statistics do not change the result.
     fn now() -> u64;
     /// Counts a completed hold of a lock with this name. Call it after the release.
     fn count_hold(name: &'static str, hold: &Hold, counts: &LockCounts);
-    /// Counts an attempt to acquire a lock that was given up after a wait of `wait_ns`.
+    /// Counts a failed attempt to acquire a lock: the caller gave up after a wait of `wait_ns`
+    /// nanoseconds.
     fn count_rejection(name: &'static str, site: Site, wait_ns: u64);
 }
 
@@ -206,8 +208,8 @@ pub unsafe trait Line<T: Send>: Send + Sync {
     /// Returns a pointer for changing the shared data. A simulated machine adds the cost of a
     /// write.
     fn write(&self) -> *mut T;
-    /// Returns a pointer to the shared data without a simulated cost. For a caller whose CPU has
-    /// just called `read` or `write`, which have added the cost.
+    /// Returns a pointer to the shared data without a simulated cost. The caller's CPU must have
+    /// just called `read` or `write`, which added the cost.
     fn held(&self) -> *mut T;
 }
 
@@ -263,14 +265,14 @@ pub fn spin_backoff<M: Machine>(tries: u32, mut ready: impl FnMut() -> bool) -> 
     hit
 }
 
-/// Safe code cannot implement `Word`, because its methods might not be atomic:
+/// Safe code cannot implement `Word`, because the methods of such a type might not be atomic:
 ///
 /// ```compile_fail,E0200
 /// struct Deaf;
 /// impl millrace_machine::Word for Deaf {}
 /// ```
 ///
-/// Safe code cannot implement a machine, because its fences might order nothing:
+/// Safe code cannot implement `Machine`, because the fences of such a type might order nothing:
 ///
 /// ```compile_fail,E0200
 /// #[derive(Clone, Copy, Debug)]

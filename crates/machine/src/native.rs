@@ -167,7 +167,7 @@ fn pin_to(cpu: CpuId) {
 pub struct NativeWord(AtomicU64);
 
 impl NativeWord {
-    /// Creates a word with the value 0, also in constants.
+    /// Creates a word with the value 0.
     #[must_use]
     pub const fn zero() -> NativeWord {
         NativeWord(AtomicU64::new(0))
@@ -210,7 +210,7 @@ unsafe impl Word for NativeWord {
     }
 }
 
-/// Data in ordinary memory that CPUs pass to each other under a lock or another synchronisation.
+/// Data in ordinary memory that several CPUs use. A lock or atomic words must order the accesses.
 #[derive(Debug)]
 pub struct NativeLine<T>(UnsafeCell<T>);
 

@@ -25,7 +25,8 @@ pub struct NativeLock<T> {
 
 #[derive(Debug)]
 struct LockContent<T> {
-    /// Details of the current hold. `None` if statistics were off when the lock was acquired.
+    /// Lock name, call site and time of the current acquisition, for statistics. `None` if the lock
+    /// is free, or statistics were off when it was acquired.
     hold: Option<CountedHold>,
     value: T,
 }

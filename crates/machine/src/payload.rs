@@ -60,8 +60,9 @@ pub unsafe fn dealloc(start: *mut u8, layout: Layout) {
     unsafe { alloc::alloc::dealloc(start, layout) };
 }
 
-/// Returns the length of a buffer that has the layout's alignment. Buffers of up to 2 MiB are
-/// aligned to their own size, longer ones to 2 MiB.
+/// Returns the buffer length to allocate for `layout`: the size, or the alignment if it is larger.
+/// Buffers of up to 2 MiB are aligned to their length, rounded up to a power of two. Longer buffers
+/// are aligned to 2 MiB. So each buffer has at least the alignment of `layout`.
 #[cfg(feature = "std")]
 fn own_bytes(layout: Layout) -> usize {
     layout.size().max(layout.align())

@@ -23,8 +23,9 @@ pub struct DriveOptions {
     pub software_queues: Spread,
     /// Number of hardware queues, limited to the number that the driver supports.
     pub hardware_queues: Spread,
-    /// Number of tags of a tag set, 1 to 65,536; `None` takes the driver's depth. A drive behind a
-    /// controller uses the controller's tags instead; a value below the number of these tags then
+    /// Number of tags of each tag set, 1 to 65,536. `None` takes the driver's depth.
+    ///
+    /// A drive behind a controller uses the controller's tags. For such a drive, a smaller value
     /// limits the requests in flight in each hardware queue.
     pub queue_depth: Option<u32>,
     /// Time after which a request is handled as timed out. Zero disables the timeout.

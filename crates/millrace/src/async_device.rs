@@ -313,8 +313,8 @@ impl AsyncDevice {
     /// below 2 TiB.
     ///
     /// # Errors
-    /// Returns `InvalidInput` for a range that does not consist of whole blocks, exceeds the device
-    /// or has 2 TiB or more, and an [`IoError`](crate::IoError) if a drive failed.
+    /// Returns `InvalidInput` if the range exceeds the device, is 2 TiB or longer, or does not
+    /// consist of whole blocks. Returns an [`IoError`](crate::IoError) if a drive failed.
     pub async fn write_zeroes(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
         self.clear(IoRange { op: Op::WriteZeroes, offset_bytes, len_bytes }).await
     }
@@ -394,8 +394,8 @@ fn run(
         };
         let has_work = || work.channel.has_work() || (!is_closed && arrived());
         if io.turn(deadline_ns, has_work).is_err() {
-            // Returning drops the promises of all bios in flight. A dropped promise completes its
-            // bio with `Aborted`.
+            // Leaving this function drops the promises of all bios in flight. A dropped promise
+            // completes its bio with `Aborted`.
             return;
         }
         work.channel.tick();

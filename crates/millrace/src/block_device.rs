@@ -51,24 +51,27 @@ impl fmt::Debug for BlockDevice {
 }
 
 impl BlockDevice {
-    /// Opens a device for the calling thread on a volume, which others may use at the same time.
+    /// Opens a device on a volume for the calling thread. Other threads may use the volume at the
+    /// same time.
     ///
     /// # Errors
-    /// Returns `Busy` if the volume's file drives have no queue left for another thread; the text
-    /// says for how many threads the drives were opened. Also fails as [`Channel::open`] does.
+    /// Returns `Busy` if the volume's file drives have no queue left for another thread. The error
+    /// text states the number of threads for which the drives were opened. Also fails as
+    /// [`Channel::open`] does.
     pub fn open(volume: &Arc<Volume>) -> Result<BlockDevice, Error> {
         let config = ChannelConfig { depth: PIECES_MAX as u32, ..ChannelConfig::default() };
         let channel = Channel::open(volume, config)?;
         Ok(BlockDevice { channel, free: Vec::new(), warnings: Vec::new() })
     }
 
-    /// Opens drives, written as specs (`ram:size=1g`, `file:path=/x/d0`), and creates a volume that
-    /// stripes over them in chunks of 64 KiB. [`Spec`](crate::Spec) has a table of all drivers and
-    /// keys.
+    /// Opens drives and creates a volume that stripes over them in chunks of 64 KiB. Drives are
+    /// written as specs, such as `ram:size=1g` or `file:path=/x/d0`. [`Spec`](crate::Spec) has a
+    /// table of all drivers and keys.
     ///
-    /// If a drive is a file, at most [`STRIPE_THREADS`](crate::STRIPE_THREADS) threads, including
-    /// this one, may have devices on [`BlockDevice::volume`] at a time; otherwise any number. For
-    /// more threads, open the drives with [`build_volume`](crate::build_volume).
+    /// If a drive is a file, at most [`STRIPE_THREADS`](crate::STRIPE_THREADS) threads may have a
+    /// device open on [`BlockDevice::volume`] at a time. The calling thread is one of them. For
+    /// more threads, open the drives with [`build_volume`](crate::build_volume). If no drive is a
+    /// file, the number of threads is not limited.
     ///
     /// # Errors
     /// Fails if a spec is invalid or its drive cannot be opened. Files that this call created are

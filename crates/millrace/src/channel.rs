@@ -1,9 +1,11 @@
 //! `Channel`: a thread's queue pair to a volume, with the ring that file drives need.
 //!
-//! If a drive needs a ring on each submitting thread, as file drives do, the channel uses the
-//! calling thread's I/O context. The thread's first such channel creates the context, and its last
-//! one drops it. The first channel of a thread to a volume claims queues of the volume's drives,
-//! and the last one releases them for other threads.
+//! File drives need a ring on each submitting thread. A thread's channels to volumes with file
+//! drives share the I/O context of the thread, which contains the ring. The first of these channels
+//! creates the context, and the last one drops it.
+//!
+//! The first such channel to a volume also claims a queue of each of the volume's drives for the
+//! thread. After the thread's last channel to the volume, other threads can claim these queues.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -24,10 +26,11 @@ use crate::{ThreadChannel, Volume};
 
 /// A thread's queue pair to a volume: submits bios and reaps their completions.
 ///
-/// A channel must stay on the thread that opened it: a volume of file drives has one queue per
-/// thread, for as many threads as its drives were opened for
-/// ([`VolumeOptions::io_threads`](crate::VolumeOptions::io_threads)), and `poll` and `wait` run the
-/// thread's own ring. It may be stored in a `thread_local!`, and then ends its I/O with the thread.
+/// A channel must stay on the thread that opened it, because `poll` and `wait` run the ring of that
+/// thread. A file drive has one queue for each submitting thread;
+/// [`VolumeOptions::io_threads`](crate::VolumeOptions::io_threads) sets the number of queues. A
+/// channel may be stored in a `thread_local!`. At the end of the thread, the channel is dropped and
+/// waits for its I/O in flight.
 ///
 /// # Example
 ///
@@ -146,7 +149,7 @@ impl Channel {
         Ok(Channel { inner, claim: Some(claim), group: GroupId::DEFAULT })
     }
 
-    /// Accounts bios that name no group to the group `name`.
+    /// Sets the group for bios that name no group. `name` is the name of the group.
     ///
     /// # Errors
     /// Returns `InvalidSetting` if the volume's drives have no such group.
@@ -155,7 +158,7 @@ impl Channel {
         Ok(self)
     }
 
-    /// Accounts bios that name no group to `group`. Bios that were already submitted are not
+    /// Sets the group for bios that name no group. Bios that were already submitted are not
     /// affected.
     pub fn set_group(&mut self, group: GroupId) {
         self.group = group;

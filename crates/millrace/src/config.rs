@@ -46,8 +46,8 @@ pub struct VolumeConfig {
     pub layout: Layout,
     /// Drives of the volume, at least one.
     pub drives: Vec<DriveConfig>,
-    /// Serving mode, which decides the kind of threads that run the drives' queues, and the batch
-    /// thresholds of that mode.
+    /// Serving mode and batch thresholds. The serving mode decides which threads run the drives'
+    /// queues.
     pub serving: ServingConfig,
     /// Cache over the volume, if it has one.
     pub cache: Option<CacheConfig>,
@@ -66,8 +66,9 @@ impl Default for VolumeConfig {
 }
 
 impl VolumeConfig {
-    /// Makes the configuration of a volume over `drives`: linear for one drive, else a stripe.
-    /// The serving mode is the default one of its drives.
+    /// Returns the configuration of a volume over `drives`: linear for a single drive, a stripe for
+    /// several drives. The serving mode is `Auto` if there are several drives and all have the
+    /// stack `mq`. Otherwise it is `Inline`.
     #[must_use]
     pub fn new(name: impl Into<String>, drives: Vec<DriveConfig>) -> VolumeConfig {
         let stacks: Vec<Stack> = drives.iter().map(|drive| drive.options.stack).collect();
@@ -162,7 +163,7 @@ fn unique<'a>(
 pub enum ConfigPart {
     /// No single part: the error concerns the whole configuration.
     Whole,
-    /// Drive with this index, counting the drives of all volumes, volume after volume.
+    /// Drive with this index. The drives of all volumes are numbered together, volume by volume.
     Drive(usize),
     /// Volume with this index in the configuration's list `volumes`.
     Volume(usize),

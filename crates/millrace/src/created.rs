@@ -1,7 +1,9 @@
-//! `Created`: files that opening drives created, removed again if the start as a whole fails.
+//! `Created`: files that were created while drives were opened. If the start as a whole fails, the
+//! files are removed.
 //!
-//! Each path is stored with the device and inode of its file, so that a file which replaced it is
-//! never removed. A file counts as created if its path was free before its drive was opened.
+//! Each path is stored with the device and inode numbers of its file. So a file that has replaced
+//! the created file is never removed. A file counts as created if its path did not exist before its
+//! drive was opened.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +15,7 @@ pub(crate) fn file_id(path: &Path) -> Option<FileId> {
     fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
-/// Files that opening drives created, in the order of the drives.
+/// Files that were created while drives were opened, in the order of the drives.
 #[derive(Debug, Clone, Default)]
 pub struct Created {
     files: Vec<(PathBuf, FileId)>,

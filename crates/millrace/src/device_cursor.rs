@@ -7,12 +7,13 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 
 use crate::BlockDevice;
 
-/// A device to read, write and seek in as in a file, at any byte.
+/// Reads, writes and seeks on a device at any byte offset, as on a file.
 ///
 /// A write of less than a logical block reads the block first, so nothing else may write to the
-/// same block at the same time. For many small reads or writes wrap the cursor in a
-/// [`BufReader`](io::BufReader) or [`BufWriter`](io::BufWriter) of some blocks. `flush` makes all
-/// writes durable. At the end of the device reads return 0 bytes, and writes end with `WriteZero`.
+/// same block at the same time. For many small reads or writes, wrap the cursor in a
+/// [`BufReader`](io::BufReader) or [`BufWriter`](io::BufWriter) with a buffer of several blocks.
+/// `flush` makes all writes durable. At the end of the device, reads return 0 bytes, and writes
+/// fail with `WriteZero`.
 ///
 /// # Example
 ///
@@ -39,7 +40,8 @@ pub struct DeviceCursor {
 }
 
 enum TransferPiece {
-    /// The next bytes of the transfer form whole blocks. The value is their total length in bytes.
+    /// The next bytes of the transfer form whole blocks. The field is the total length of these
+    /// blocks in bytes.
     Blocks(usize),
     /// The next `len` bytes of the transfer lie in a single block, from byte `from` of the block
     /// on.

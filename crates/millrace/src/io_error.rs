@@ -1,7 +1,8 @@
-//! `IoError`: the failure of a device's I/O with its location, for people and programs.
+//! `IoError`: the error of a failed I/O on a device, with the range of the I/O.
 //!
-//! The error names a drive if exactly one drive has logged a failure of the same operation, with
-//! the same status, at a sector in the range.
+//! The error also names the drive that failed, if the failure log of exactly one drive has a
+//! matching entry. An entry matches if it has the same operation and the same status, at a sector
+//! in the range. For a flush, the sector does not matter.
 
 use std::fmt;
 use std::io;
@@ -99,8 +100,9 @@ impl IoRange {
         IoError { op, offset_bytes, len_bytes, volume: volume_name, drive, status }
     }
 
-    /// Returns the name of the drive whose log has an entry for this failure. Returns `None` if no
-    /// drive has one (for example, the block layer itself refused the I/O) or several have one.
+    /// Returns the name of the drive that failed, according to the drives' failure logs. Returns
+    /// `None` if no log, or more than one log, has an entry for this failure. For example, no log
+    /// has an entry if the block layer itself refused the I/O.
     fn drive(self, volume: &Volume, status: Status) -> Option<String> {
         let range = self.offset_bytes..self.offset_bytes + self.len_bytes;
         let mut failed = (0..volume.disks().len()).filter(|number| {

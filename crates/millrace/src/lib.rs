@@ -1,4 +1,4 @@
-//! millrace as a library: a volume of drives under a program, with a queue pair for each thread.
+//! millrace as a library: volumes of drives in a program, with a queue pair for each thread.
 //!
 //! The library opens drives, creates volumes from them and gives programs access. It prints
 //! nothing, handles no signal and starts no thread unasked. Everything here runs on [`Native`]; the
@@ -195,8 +195,8 @@ pub mod scheduler {
     };
 }
 
-/// A thread's queue pair to a volume, on an I/O thread that the program runs itself.
-/// [`IoContext::channel`] creates it.
+/// Queue pair through which a single thread does I/O to a volume. [`IoContext::channel`] creates
+/// it, for I/O threads that the program runs itself.
 pub type ThreadChannel = millrace_block::Channel<Native>;
 /// Volume of one or more drives, on the native machine.
 pub type Volume = millrace_block::Volume<Native>;

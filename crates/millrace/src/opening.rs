@@ -30,18 +30,18 @@ pub struct Opened {
     pub volumes: Vec<Arc<Volume<Native>>>,
     /// Caches of the volumes that have one, each with the queue number of its flusher.
     pub caches: Vec<(Arc<Cache<Native>>, u16)>,
-    /// Groups that share the drives of all volumes.
+    /// Groups among which the capacity of the drives is divided. All volumes use the same groups.
     pub groups: Arc<Groups<Native>>,
     /// Policy for pinning the drives' workers to CPUs.
     pub pinning: Pinning,
     /// Notes about drives and volumes for the user, such as unused space.
     pub notes: Vec<String>,
-    /// Texts about likely mistakes, such as a drive's file that holds a qcow2 image.
+    /// Warnings about likely mistakes. For example, the file of a drive contains a qcow2 image.
     pub warnings: Vec<String>,
     /// Files that opening created. A program that fails later removes them.
     pub created: Created,
-    /// State that drives opened later share with the drives opened so far. `None` in a result of
-    /// `open_more`.
+    /// State that drives opened later will use as well, such as the controllers. `None` in the
+    /// result of `open_more`.
     #[cfg_attr(not(feature = "serve"), allow(dead_code))] // Only servers open more.
     site: Option<OpenSite>,
 }
@@ -50,9 +50,9 @@ debug_fields!(Opened, volumes, created, notes, warnings);
 
 #[cfg(feature = "serve")]
 impl Opened {
-    /// Opens further volumes that use the groups, controllers and tracer of `self`. The caller adds
-    /// the result to `self`. `driver` is the driver of the first new drive, if that driver is open
-    /// already. A dry run only examines the drives.
+    /// Opens further volumes with the groups, controllers and tracer of `self`. The caller adds the
+    /// result to `self`. If the driver of the first new drive is open already, the caller passes it
+    /// as `driver`. In a dry run, the drives are only examined.
     pub(crate) fn open_more(
         &mut self,
         config: &OpenConfig,
@@ -138,7 +138,8 @@ impl Opened {
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct DryOpened {
-    /// Volumes whose drives could all be opened, without their configured caches.
+    /// Volumes that could be made from their drives. A dry run creates no caches, so a volume with
+    /// a configured cache is listed without the cache.
     pub volumes: Vec<Arc<Volume<Native>>>,
     /// Reasons why drives or volumes could not be opened.
     pub errors: Vec<StartError>,
@@ -219,7 +220,7 @@ impl<'a> Opening<'a> {
         self
     }
 
-    /// Returns the files created so far. Dropping the opening removes them.
+    /// Returns the files created so far. If this `Opening` is dropped, the files are removed.
     #[must_use]
     pub fn created(&self) -> &Created {
         &self.created.0
@@ -270,8 +271,9 @@ impl<'a> Opening<'a> {
         Ok(Opened { site: Some(site), ..opened? })
     }
 
-    /// Opens the remaining drives and creates the volumes. Also returns the `OpenSite`; after a
-    /// failure, the site holds no records of these drives.
+    /// Opens the remaining drives and creates the volumes. Also returns the `OpenSite`, the state
+    /// that all drives of the program share. After a failure, the `OpenSite` no longer records the
+    /// files and devices of the drives of this `Opening`.
     pub(crate) fn complete(mut self) -> (OpenSite, Result<Opened, StartError>) {
         let made = self.open_rest().and_then(|()| self.make_volumes());
         let Opening { mut site, mut created, groups, pinning, mut notes, warnings, drives, .. } =

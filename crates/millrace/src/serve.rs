@@ -91,8 +91,8 @@ pub struct Server {
 debug_fields!(Server, config);
 
 impl Server {
-    /// Opens and serves a configuration. `say` receives messages for a person about guests that
-    /// violate the protocol.
+    /// Opens the drives and volumes of a configuration, and starts to serve them. `say` receives
+    /// messages for the operator about virtual machines, such as violations of the protocol.
     ///
     /// # Errors
     /// Returns the first failure. Nothing is left running, and created files are removed.
@@ -107,7 +107,9 @@ impl Server {
         Ok(Server::from_parts(config, opened, workers, servers))
     }
 
-    /// Creates a server from parts that were opened and started one after another for `config`.
+    /// Creates a server from its parts: the volumes, the drives' workers and the protocol servers.
+    /// All parts must have been opened or started with `config`. [`Server::start`] does all this in
+    /// one call.
     #[must_use]
     pub fn from_parts(
         config: &ServeConfig,
@@ -161,8 +163,9 @@ impl Server {
         self.servers.halt(timeout)
     }
 
-    /// Does the second part of [`Server::stop`]: joins the threads of the servers, then the workers
-    /// that they could hand requests to. Returns the errors.
+    /// Does the second part of [`Server::stop`]: joins the threads of the servers, then the drives'
+    /// workers. The workers are joined last, because the servers' threads hand requests to them.
+    /// Returns the errors.
     #[must_use]
     pub fn join(&mut self) -> Vec<String> {
         let servers = self.servers.join().err();

@@ -1,5 +1,4 @@
-//! Checks that serving modes and schedulers fit a drive's stack, the block layer design that the
-//! drive uses.
+//! Checks that a serving mode and a scheduler fit the block layer design (`Stack`) of a drive.
 //!
 //! A serving mode decides the threads that run a volume's drives. `millrace_block` defines the
 //! modes, and `millrace_runtime` has the threads.

@@ -1,9 +1,10 @@
 //! Computes and explains the space on drives that their volume cannot use.
 //!
-//! A stripe uses whole chunks, and as much of each drive as the smallest one has; both layouts
-//! (linear and stripe) use only whole blocks, of the size that the drive with the largest block
-//! has. Unused space is reported to the user, because the end of a disk may hold a backup GPT or a
-//! superblock.
+//! Linear volumes and stripes use only whole blocks. The block size of a volume is the largest
+//! logical block size of its drives. A stripe also uses only whole chunks. If the drives of a
+//! stripe differ in size, the stripe uses the same number of bytes of every drive: the size of the
+//! smallest drive. Unused space is reported to the user, because the end of a disk may hold a
+//! backup GPT or a superblock.
 
 use millrace_block::{Layout, SECTOR_SHIFT, Sector, Volume};
 use millrace_machine::Native;

@@ -21,7 +21,8 @@ use crate::space::CHUNK_SECTORS;
 /// Settings of a volume and of all its drives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VolumeOptions {
-    /// Queue settings of each drive. The worker's CPU comes from `worker_cpus` instead.
+    /// Queue settings of each drive. The field `worker` is ignored, because the CPUs of the workers
+    /// come from `worker_cpus`.
     pub drive: DriveOptions,
     /// Number of I/O threads that will own queues of file drives; 0 counts as 1.
     pub io_threads: u16,
@@ -29,7 +30,8 @@ pub struct VolumeOptions {
     pub controllers: Vec<ControllerConfig>,
     /// Groups that share the drives. Without groups, I/O is not accounted by group and costs less.
     pub groups: Vec<GroupConfig>,
-    /// Serving mode, which decides the threads that run the drives' queues, and its thresholds.
+    /// Serving mode and batch thresholds. The serving mode decides which threads run the drives'
+    /// queues.
     pub serving: ServingConfig,
     /// CPUs for the drives' workers, assigned in turn. Unused if the volume needs no workers.
     pub worker_cpus: Vec<CpuId>,
@@ -38,7 +40,7 @@ pub struct VolumeOptions {
 }
 
 /// Opens drives named `d0`, `d1` and so on, and creates a volume from them. Returns the volume and
-/// texts for the user, such as about unused space on the drives.
+/// notes for the user, for example about unused space on the drives.
 ///
 /// # Errors
 /// Fails if a drive cannot be opened or the drives cannot form a volume. Files that were created
@@ -100,8 +102,8 @@ pub const STRIPE_THREADS: u16 = 64;
 
 pub(crate) const STRIPED: Layout = Layout::Stripe { chunk_sectors: CHUNK_SECTORS };
 
-/// Opens the drives of specs, named `d0`, `d1` and so on, as a volume named after its layout, and
-/// passes it to `start`. Returns the result of `start` with remarks about the drives.
+/// Opens drives named `d0`, `d1` and so on, and passes a volume over them to `start`. The volume is
+/// named after its layout. Returns the result of `start`, and warnings about the drives.
 pub(crate) fn open<D>(
     layout: Layout,
     specs: &[impl AsRef<str>],

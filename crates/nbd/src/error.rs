@@ -109,7 +109,7 @@ fn exports(known: &[String]) -> String {
     }
 }
 
-/// Error of a request, with its number in replies.
+/// Error of a request. The value of each variant is the error number in NBD replies.
 #[allow(missing_docs)] // Linux names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]

@@ -3,8 +3,7 @@
 //! This module owns the state between the greeting and the first request. The connection passes
 //! received bytes; answers are appended to a buffer of the caller. Option parsers are in option.rs.
 //!
-//! States: client flags, then options (the data of an option that is too long are skipped), then
-//! end.
+//! States: client flags, then options, then end. Option data that are too long are skipped.
 //!
 //! Invariants: the outcome does not depend on how the bytes were split into calls of `feed`. A
 //! negotiation has at most [`OPTIONS_MAX`] options with [`OPTION_BYTES_MAX`] data bytes each, and
@@ -45,7 +44,8 @@ pub const OPTIONS_MAX: u32 = 4096;
 pub const OPTIONS_PER_EXPORT: u32 = 4;
 /// Maximum total length of the answers in a negotiation, in bytes. Each export adds to the limit.
 pub const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Bytes by which each export, besides its name and description, raises [`ANSWER_BYTES_MAX`].
+/// Number of bytes that each export adds to [`ANSWER_BYTES_MAX`], besides the lengths of its name
+/// and description.
 const ANSWER_BYTES_PER_EXPORT: usize = 1024;
 /// Number of bytes of an `OPT_LIST` answer after which the server waits until the client has
 /// received them.
@@ -101,8 +101,8 @@ enum HandshakeState {
     Over,
 }
 
-/// Result of parsing one message: number of bytes consumed, and the progress that
-/// [`Handshake::feed`] returns. `None` makes `feed` parse the next message.
+/// Result of parsing one message: the number of bytes consumed, and the progress that
+/// [`Handshake::feed`] returns. If the progress is `None`, `feed` parses the next message instead.
 type HandshakeStep = (usize, Option<Progress>);
 
 const NEED_MORE: HandshakeStep = (0, Some(Progress::NeedMore));
@@ -128,7 +128,8 @@ pub struct Handshake {
     /// Index of the export with which the answer to `OPT_LIST` continues.
     list_from: usize,
     /// Number of exports in the longest list sent to the client, and the limit on answer bytes at
-    /// that time. Both keep the limits of this negotiation from falling if the catalog shrinks.
+    /// that time. If the catalog shrinks later, the limits of this negotiation are not reduced
+    /// below these values.
     listed: (usize, usize),
     options: u32,
     answer_bytes: usize,
@@ -221,8 +222,9 @@ impl Handshake {
         }
     }
 
-    /// Returns the export or list that the option at the beginning of `input` needs from the
-    /// catalog. Valid after [`Progress::Pending`].
+    /// Returns the export, or the list of all exports, that the negotiation needs from the catalog.
+    /// `input` must begin with the option for which [`Handshake::feed`] returned
+    /// [`Progress::Pending`].
     pub fn wanted(input: &[u8]) -> Option<WantedExport<'_>> {
         let mut reader = Reader::new(input);
         let (_magic, option, length) = (reader.u64()?, reader.u32()?, reader.u32()?);
@@ -375,8 +377,11 @@ impl Handshake {
         Ok((used, None))
     }
 
-    /// Carries out an option. Returns the progress to report once the option is acknowledged. The
-    /// caller sends the acknowledgement or the refusal.
+    /// Carries out an option. The caller then appends the final reply, an acknowledgement or a
+    /// refusal.
+    ///
+    /// Returns the progress that the caller must report after the acknowledgement, if any. With
+    /// [`Progress::Unsent`], the option is not finished, and there is no final reply yet.
     fn answer(
         &mut self,
         catalog: &dyn ExportCatalog,

@@ -1,9 +1,9 @@
 //! NBD as a sans-I/O protocol library: bytes in, bytes out, for servers and clients.
 //!
-//! This crate has the wire format, the negotiation of both sides, the checks of untrusted requests
-//! and replies, and the encoders of both. It opens no socket, starts no thread and reads no clock.
-//! The servers of `millrace-exports`, the drive that is an NBD client (`millrace-drives`) and the
-//! measuring client (`millrace-clients`) use it.
+//! This crate has the wire format and the negotiation of servers and clients. For requests and
+//! replies, it has encoders, and checks of untrusted input. It opens no socket, starts no thread
+//! and reads no clock. The servers of `millrace-exports`, the drive that is an NBD client
+//! (`millrace-drives`) and the measuring client (`millrace-clients`) use it.
 //!
 //! Invariants: no function panics on bytes from a peer, or consumes more bytes than it was passed.
 //! Nothing is allocated during transmission. A length from a peer is checked against a limit before

@@ -71,7 +71,8 @@ pub struct ContextRequest<'a> {
     pub name: &'a str,
     pub queries: u32,
     pub exact: bool,
-    /// True if one of the queries is `base:`, a wildcard that is valid in lists only.
+    /// True if one of the queries is `base:`, a wildcard for all contexts of the namespace. The
+    /// wildcard is valid only in `OPT_LIST_META_CONTEXT`.
     pub wildcard: bool,
 }
 

@@ -1,6 +1,6 @@
 //! Requests of the transmission phase: parsing and validation.
 //!
-//! Every rule that a request must obey before the block layer sees it is here.
+//! Each request is checked against all rules here, before it reaches the block layer.
 //!
 //! Invariants: [`parse`] accepts only the negotiated header. After [`RequestVerdict::Accept`] the
 //! range is inside the export and aligned to its blocks, the flags are valid for the command, and a
@@ -19,7 +19,8 @@ use crate::wire::{
 
 /// Largest payload of a read or write in bytes, whatever the export allows.
 pub const PAYLOAD_BYTES_MAX: u64 = 32 * 1024 * 1024;
-/// Largest payload of a refused request that is discarded to keep the connection, in bytes.
+/// Maximum payload of a refused request, in bytes, that is received and discarded. A longer payload
+/// ends the connection.
 pub const DRAIN_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// Command of a request.
@@ -141,7 +142,8 @@ pub struct RequestLimits {
     pub block_min: u32,
     /// Largest read or write in bytes.
     pub payload_bytes_max: u64,
-    /// Maximum payload of a refused request that is discarded, in bytes.
+    /// Maximum payload of a refused request, in bytes, that is received and discarded. A longer
+    /// payload ends the connection.
     pub drain_bytes_max: u64,
 }
 
@@ -273,8 +275,9 @@ fn check_range(request: &Request, rules: &RequestLimits) -> CheckResult {
     }
 }
 
-/// Encodes the header of `request`. Returns its length in bytes: 28, or 32 if it is extended. The
-/// payload of a write follows the header. The payload flag of an extended header is set here.
+/// Encodes the header of `request`. Returns the length of the header in bytes: 32 for an extended
+/// header, otherwise 28. The payload of a write follows the header. In the extended header of a
+/// write, this function sets the payload flag.
 pub fn encode_request(
     request: &Request,
     style: ReplyStyle,

@@ -6,7 +6,8 @@
 
 /// First 8 bytes that a server sends: the letters `NBDMAGIC`.
 pub const NBD_MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// Second 8 bytes that a newstyle server sends, and the start of each option: `IHAVEOPT`.
+/// Magic number `IHAVEOPT`. A newstyle server sends it after [`NBD_MAGIC`], and each option of a
+/// client begins with it.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;

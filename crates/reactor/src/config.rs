@@ -48,11 +48,13 @@ pub struct Config {
     /// blocks; 0 turns polling off. The thread polls only after several short waits, and yields the
     /// CPU to other threads meanwhile.
     pub spin_ns: u64,
-    /// Condition, besides short previous waits, under which the thread polls before it blocks.
+    /// Condition under which the thread polls before it blocks. In any case, the thread polls only
+    /// after several short waits.
     pub spin_rule: SpinRule,
 }
 
-/// Condition, besides short previous waits, under which a reactor's thread polls before it blocks.
+/// Condition under which a reactor's thread polls before it blocks. In any case, the thread polls
+/// only after several short waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SpinRule {
     /// The thread polls whenever its previous waits were short.
@@ -76,15 +78,16 @@ impl Default for Config {
     }
 }
 
-/// Number and kind of the file operations that will be pushed for one source (an inbox for
-/// completions).
+/// Number and kind of the file operations that will be pushed for one source. A source is an inbox
+/// for the completions of operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileDemand {
     /// Maximum number of operations that may block at the same time.
     pub operations: u32,
     /// True if some of the operations are `Op::Ioctl`, which has no asynchronous form.
     pub ioctls: bool,
-    /// True if threads of the process must execute all of the operations, whatever the back end.
+    /// True if pool threads of this process must execute all of the operations, even if the ring
+    /// could execute them.
     pub threads: bool,
 }
 
@@ -163,9 +166,9 @@ pub struct Counters {
     pub system_calls: u64,
     /// Number of event-loop iterations, that is, of calls of `turn`.
     pub turns: u64,
-    /// Number of operations submitted to the kernel, or started on the epoll back end, so far.
+    /// Number of operations so far: submitted to the kernel, or started by the epoll back end.
     pub sqes: u64,
-    /// Number of completions from the kernel, or delivered on the epoll back end, so far.
+    /// Number of completions so far: received from the kernel, or delivered by the epoll back end.
     pub cqes: u64,
     /// Number of event-loop iterations in which the thread blocked in the kernel to wait for
     /// events.

@@ -21,7 +21,8 @@ struct LentRegion {
     extent: AddressRange,
     piece_bytes: usize,
     lenders: usize,
-    /// Index of each registered piece in the ring's table of buffers, from the region's start.
+    /// Indexes of the registered pieces in the ring's table of buffers. The first entry belongs to
+    /// the piece at the start of the region.
     indexes: Vec<u16>,
     /// Error of a refused registration, if it was not reported yet.
     refusal: Option<io::Error>,
@@ -29,7 +30,7 @@ struct LentRegion {
 
 impl LentRegions {
     /// Adds a memory region, and registers its pieces up to the first that `register` refuses. If
-    /// the region was lent already, only counts one more owner that lends it.
+    /// the region was added before, only increments its number of lenders.
     pub(crate) fn lend(
         &mut self,
         extent: AddressRange,
@@ -56,8 +57,9 @@ impl LentRegions {
         self.0.iter().position(|region| region.extent == extent)
     }
 
-    /// Removes one lender of a memory region. After the last lender, forgets the region and returns
-    /// the indexes of its registered buffers in the ring's table, which the caller must free.
+    /// Removes one lender of a memory region. If no lender is left, removes the region and returns
+    /// the indexes of its pieces. The caller must free the entries with these indexes in the ring's
+    /// table of buffers.
     pub(crate) fn take_back(&mut self, extent: AddressRange) -> Vec<u16> {
         let Some(at) = self.position(extent) else { return Vec::new() };
         self.0[at].lenders -= 1;

@@ -20,7 +20,7 @@ pub struct Completion {
     pub flags: u32,
 }
 
-/// A file for drive I/O.
+/// File on which an operation works, as a descriptor or as an index of a registered file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileRef {
     /// A file descriptor.

@@ -25,7 +25,8 @@ use std::time::Duration;
 
 /// Maximum number of pool threads. A drive that has no thread gets one even beyond this limit.
 pub const POOL_THREADS_SHARED: usize = 128;
-/// Maximum number of pool threads that never end: one for each drive that needs threads.
+/// Maximum number of pool threads that are kept even while idle. Each drive that needs threads
+/// keeps one, up to this limit.
 pub const POOL_THREADS_KEPT: usize = 4;
 const IDLE: Duration = Duration::from_secs(10);
 const LIMITS: PoolLimits = PoolLimits {
@@ -41,8 +42,8 @@ struct PoolLimits {
     shared: usize,
     lane: usize,
     kept: usize,
-    /// Time, in nanoseconds, that a drive must wait without a thread before the pool starts more
-    /// than `shared` threads.
+    /// Time, in nanoseconds, after which a drive may get a thread beyond the limit `shared`. During
+    /// this time, the drive must have had waiting jobs but no running job.
     growth_ns: u64,
     /// Time for which the pool starts no thread after the system refused one, in nanoseconds.
     refused_ns: u64,
@@ -175,8 +176,10 @@ impl WorkerPool {
         }
     }
 
-    /// Asks the pool to wake the reactor at the next result. Returns `None` if results are waiting
-    /// already. Otherwise returns the time, if any, at which the pool may need another thread.
+    /// Asks the pool to wake the reactor when it has the next result. Return values:
+    /// - `None`: results are waiting already, so the reactor must not sleep.
+    /// - `Some(None)`: the pool needs no other thread.
+    /// - `Some(Some(time))`: time in nanoseconds from which the pool may start another thread.
     pub(crate) fn prepare_sleep(&mut self) -> Option<Option<u64>> {
         if self.outstanding == 0 {
             return Some(None);
@@ -321,8 +324,8 @@ pub unsafe fn run_file_op(op: &Op) -> i32 {
     sys::result_of(returned)
 }
 
-/// Returns a file's descriptor, or -1 for an index into a ring's table, which only the ring can
-/// use.
+/// Returns the descriptor of a file. Returns -1 for a registered file, because only the ring can
+/// use an index into its table.
 #[inline]
 pub(crate) fn raw(file: FileRef) -> i32 {
     match file {

@@ -215,7 +215,7 @@ impl Drop for Reactor {
     }
 }
 
-/// Pushes operations and takes completions, on the thread of its reactor.
+/// Handle to a reactor, for pushing operations and taking completions on the reactor's thread.
 #[derive(Clone)]
 pub struct Handle {
     core: Rc<RefCell<ReactorCore>>,
@@ -299,16 +299,20 @@ impl Handle {
         }
     }
 
-    /// Lends a memory region to the reactor, which registers it in pieces of `piece_bytes` (at most
-    /// 1 GiB), up to the first piece that the kernel refuses. Reads and writes then name a piece by
-    /// its index ([`Handle::fixed_buffer`]). A region may be lent several times. If buffers cannot
-    /// be registered, nothing happens. Blocks, because the system must find and clear memory that
-    /// was not used yet, which takes seconds for each GiB on some machines.
+    /// Lends a memory region to the reactor, which registers the region in the kernel for
+    /// fixed-buffer I/O.
+    /// - The region is registered in pieces of `piece_bytes` bytes (at most 1 GiB). Reads and
+    ///   writes name a piece by its index ([`Handle::fixed_buffer`]).
+    /// - Registration stops at the first piece that the kernel refuses.
+    /// - If the reactor cannot register buffers, the call has no effect.
+    /// - A region may be lent several times.
+    /// - The call blocks while the kernel allocates and clears memory that was not used yet. On
+    ///   some machines, this takes seconds for each GiB.
     ///
     /// # Safety
     ///
-    /// The region must stay mapped until it was taken back as often as it was lent, or the reactor
-    /// is gone.
+    /// The region must stay mapped until [`Handle::take_back`] was called once for each call of
+    /// `lend`, or until the reactor no longer exists.
     ///
     /// # Panics
     ///
@@ -320,13 +324,13 @@ impl Handle {
         self.with_tables(|tables, ring| unsafe { tables.lend(ring, region, piece_bytes) });
     }
 
-    /// Ends one lending of a memory region ([`Handle::lend`]). After the last lending has ended,
-    /// the region is no longer registered.
+    /// Takes back a memory region that was lent with [`Handle::lend`]. A region that was lent
+    /// several times must be taken back several times. The last call ends the registration of the
+    /// region.
     ///
     /// # Safety
     ///
-    /// No operation in the region may be in flight. If the region was lent several times, this
-    /// applies only to the last call, which ends the registration.
+    /// At the last call, no operation in the region may be in flight.
     pub unsafe fn take_back(&self, ptr: *mut u8, len: usize) {
         let region = AddressRange { start: ptr as usize, len };
         // SAFETY: promised by the caller.
@@ -359,15 +363,18 @@ impl Handle {
         })?
     }
 
-    /// Prepares a source's file operations: makes sure that a thread of the kernel or of the
-    /// process is available for operations that block. Returns the kind of that thread. `share`
-    /// limits the pool threads that a drive occupies, and is common to all sources of the drive.
-    /// Without this call, a file whose operations hang could occupy all threads of the ring. May
-    /// wait for a thread to start.
+    /// Prepares the file operations of a source: makes sure that a thread is available for
+    /// operations that block. Depending on the return value, it is a kernel worker of the ring or a
+    /// pool thread. Without this call, a file with operations that hang could occupy all threads of
+    /// the ring. May wait for a thread to start.
+    ///
+    /// `share` limits the number of pool threads that one drive occupies. All sources of the drive
+    /// must pass the same share.
     ///
     /// # Errors
     ///
-    /// Returns an error if the system refuses a thread, with the limits that may be the reason.
+    /// Returns an error if the system refuses to start a thread. The error text names the limits
+    /// that may be the reason.
     pub fn open_files(
         &self,
         source: Source,

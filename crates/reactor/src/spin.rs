@@ -1,16 +1,19 @@
 //! Busy polling: decides when a reactor's thread polls before it sleeps, and for how long.
 //!
-//! A sleep costs two wake-ups of a CPU, which may take longer than the request itself on a virtual
-//! machine.
+//! A sleep costs two wake-ups of a CPU. On a virtual machine, they may take longer than the request
+//! itself. To avoid them, a thread spins (polls) before it sleeps, by these rules:
+//! - A thread spins only after [`STREAK`] short waits in a row, so an idle thread sleeps at once. A
+//!   wait is short if it takes at most twice the longest spin. The factor of two allows for the
+//!   wake-ups of a wait with a sleep.
+//! - A spin yields to other threads that wait for the CPU. One of them may be the client that sends
+//!   the next request.
+//! - A spin ends at once if another thread took the CPU and nothing completed in the meantime.
+//! - Spinning pauses for some waits after [`VAIN`] spins in a row without a completion. It also
+//!   pauses if another thread had the CPU for longer than a whole spin.
+//! - CPU time that a hypervisor took does not count, because spinning and sleeping threads lose it
+//!   alike.
 //!
-//! A thread spins (polls) only after [`STREAK`] short waits in a row, so an idle thread sleeps at
-//! once. A wait is short if it takes at most twice the longest spin, because the time of a wait
-//! with a sleep includes the wake-ups. A spin yields to other threads that wait for the CPU, above
-//! all to the client whose request it waits for. A spin ends at once if another thread took the CPU
-//! and nothing completed in the meantime. Spinning pauses (the thread sleeps through the next
-//! waits) if another thread had the CPU for longer than a whole spin, or after [`VAIN`] spins in a
-//! row without a completion. CPU time that a hypervisor took does not count, because spinning and
-//! sleeping threads lose it alike. Kernel counterpart: `halt_poll_ns` of KVM.
+//! Kernel counterpart: `halt_poll_ns` of KVM.
 
 mod worth;
 
@@ -30,11 +33,11 @@ const YIELD_NS: u64 = 5_000;
 const ALONE_NS: u64 = 3_000;
 /// Time between two polls, in nanoseconds, above which another thread must have had the CPU.
 const GAP_NS: u64 = 20_000;
-/// Length of the first pause from spinning: number of waits for completions that begin without a
-/// spin. Each pause is twice as long as the last.
+/// Length of the first pause from spinning. For this number of waits, the thread sleeps without a
+/// spin. Each further pause is twice as long as the pause before.
 const PAUSE_MIN: u32 = 64;
-/// Maximum length of a pause from spinning, in waits for completions. After this many waits without
-/// a new pause, the next pause has `PAUSE_MIN` waits again.
+/// Maximum length of a pause from spinning, as a number of waits. If more than `PAUSE_MAX` waits
+/// pass between two pauses, the second pause has the length `PAUSE_MIN`.
 const PAUSE_MAX: u32 = 8192;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,11 +50,11 @@ enum SpinStep {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BusyPoll {
     longest_ns: u64,
-    /// Number of consecutive short waits (at most twice `longest_ns`).
+    /// Number of consecutive short waits. A wait is short if it takes at most `2 * longest_ns`.
     short: u32,
     vain: u32,
-    /// Number of waits for completions that are left in the current pause from spinning.
-    /// `pause_next` is the length of the next pause.
+    /// Number of further waits without a spin, because spinning is paused; 0 if spinning is not
+    /// paused. `pause_next` is the number of waits in the next pause.
     pause: u32,
     pause_next: u32,
     /// Number of waits for completions since spinning was last paused.
@@ -135,7 +138,8 @@ impl BusyPoll {
         self.seen_ns = now_ns;
         let away_ns = std::mem::take(&mut self.away_ns);
         let is_lost = (away_ns > 0 || gap_ns > GAP_NS) && self.was_taken(preemptions());
-        // Spinning pauses if another thread had the CPU for longer than a spin may last.
+        // Pauses spinning if another thread had the CPU for longer than the longest spin. During a
+        // pause, the thread sleeps without a spin.
         if is_lost && gap_ns.max(away_ns) > self.longest_ns {
             self.rest();
         }

@@ -159,7 +159,8 @@ impl OperationTable {
         }
     }
 
-    /// Returns the key of an operation by source and user data. Skips cancel operations.
+    /// Returns the key of the operation in flight with this user data that reports to the inbox
+    /// `source`. Ignores cancel operations.
     pub(crate) fn find(&self, source: Source, user_data: u64) -> Option<OperationKey> {
         let hit = |slot: &&OperationSlot| {
             slot.live

@@ -166,9 +166,9 @@ impl Uring {
         }
     }
 
-    /// Submits the queue if its file operations are at least 1/`EARLY_SHARE` of the operations in
-    /// flight. With so few operations in flight, drives would be idle until the event loop submits
-    /// the queue.
+    /// Submits the queue if its file operations are at least 1/`EARLY_SHARE` of all operations in
+    /// flight. In that case, the drives have little other work. They would be idle until the event
+    /// loop submits the queue.
     fn submit_early(&mut self, hub: &mut ReactorState) {
         let share = (hub.table.outstanding() / EARLY_SHARE) as u32;
         if self.file_ops >= share.max(1) {
@@ -212,9 +212,9 @@ impl Uring {
     fn push_entry(&mut self, hub: &mut ReactorState, entry: Entry, user_data: u64) {
         let entry = entry.user_data(user_data);
         if self.ring.submission().len() >= self.config.submit_batch as usize {
-            // Ignores errors: the next event-loop iteration submits the remaining entries and
-            // reports errors. A full batch is submitted only when another entry follows; otherwise
-            // the call that waits for completions submits the batch.
+            // Ignores errors, because the next event-loop iteration submits the remaining entries
+            // and reports errors. A full batch is submitted only when another entry is pushed. If
+            // no other entry is pushed, the call that waits for completions submits the batch.
             let _ = self.enter(&mut hub.counters, 0, None);
         }
         for _ in 0..PUSH_ATTEMPTS {

@@ -145,9 +145,9 @@ impl IoContext {
         Channel::open(volume, ChannelConfig { depth, stamp, thread })
     }
 
-    /// Claims a hardware queue that has no owner on each of the volume's drives, whatever this
-    /// thread's number is. Channels to the volume ([`IoContext::channel`]) use these queues from
-    /// then on.
+    /// Claims one free hardware queue on each of the volume's drives. The number of the queue may
+    /// differ from the number of this thread. Channels to the volume ([`IoContext::channel`]) use
+    /// these queues from then on.
     ///
     /// # Errors
     /// `Busy` if other threads own all queues of a drive, or the error of opening a queue. In these

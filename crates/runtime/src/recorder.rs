@@ -230,8 +230,8 @@ impl<M: Machine> Recording<M> {
         volumes: &[Arc<Volume<M>>],
         config: RecorderConfig,
     ) -> io::Result<Recording<M>> {
-        // Starts the tracer before any file is changed. The start fails while another recording is
-        // in progress, and the files may belong to that recording.
+        // Starts the tracer before any file is changed. If another recording is in progress, the
+        // start fails, and the existing files may belong to that recording.
         if !tracer.start(config.stamp) {
             let text = "a recording is in progress: stop it first";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
@@ -263,9 +263,10 @@ impl<M: Machine> Recording<M> {
         self.files.into_values().map(|file| file.path).collect()
     }
 
-    /// Empties the rings and writes the events older than `until_ns`. Returns the number of events
-    /// written. A call with `u64::MAX` is the last of a recording, and also reports all dropped
-    /// events.
+    /// Moves all events from the tracer's rings to memory, and writes events older than `until_ns`
+    /// to the files. Newer events are written by a later call. Returns the number of events
+    /// written. The last call of a recording has the time `u64::MAX`. The last call also reports
+    /// all dropped events.
     fn turn(&mut self, until_ns: u64) -> io::Result<u64> {
         let Recording { tracer, volumes, config, files, began_ns, drops } = self;
         let mut missing = Vec::new();
@@ -317,8 +318,8 @@ impl Recording<Native> {
         loop {
             let turn_ns = Native::now();
             let pause_ns = clock.look(turn_ns, LOOK_NS);
-            // Extends the lease of the recording by the time in which this process was suspended,
-            // because no client could call `Recorder::renew`.
+            // Extends the lease of the recording by the time for which this process was suspended.
+            // During that time, no client could call `Recorder::renew`.
             shared.renewed_ns.fetch_add(pause_ns, Ordering::SeqCst);
             let silent_ns = turn_ns.saturating_sub(shared.renewed_ns.load(Ordering::SeqCst));
             let lease = self.config.lease;

@@ -1,4 +1,5 @@
-//! Checks names, dates and purposes of X.509 certificates as far as rustls does not.
+//! Reads and checks names, dates and purposes of X.509 certificates, in addition to the checks of
+//! rustls.
 //!
 //! The configuration uses these functions to check its own certificate files. Sessions use them for
 //! the peer's certificate once rustls has verified that certificate.
@@ -29,8 +30,8 @@ impl PeerNames {
     }
 }
 
-/// Returns the dates of the certificate in a chain that expires first; `None` if none can be
-/// parsed.
+/// Returns the validity period of the certificate that expires first in `chain`. Skips certificates
+/// that cannot be parsed. Returns `None` if no certificate is left.
 pub(crate) fn lifetime_of<'a>(chain: impl IntoIterator<Item = &'a [u8]>) -> Option<Lifetime> {
     let read = |der: &[u8]| {
         let parsed = Certificate::from_der(der).ok()?;

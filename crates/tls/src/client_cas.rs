@@ -58,8 +58,9 @@ fn name_of(der: &[u8]) -> String {
 }
 
 impl ClientCa {
-    /// Returns the CA's dates, or `None` if the file also has a certificate of the same CA and key
-    /// that expires later. The expiry of the earlier certificate then affects no client.
+    /// Returns the lifetime of this CA certificate, if known. Returns `None` if `all` has a
+    /// certificate of the same CA with the same key that expires later. The expiry of this
+    /// certificate then affects no client.
     pub(crate) fn last_lifetime(&self, all: &[ClientCa]) -> Option<&Lifetime> {
         let own = self.lifetime.as_ref()?;
         let is_successor = |one: &ClientCa| {

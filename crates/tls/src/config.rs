@@ -230,8 +230,8 @@ fn read_identity(
     Ok((chain, key))
 }
 
-/// Refuses a certificate file in which the key's certificate is not the first. rustls reports other
-/// errors of the key.
+/// Returns an error if the key belongs to a certificate other than the first in the file. If the
+/// key belongs to none of the certificates, rustls reports the error.
 fn check_order(
     path: &Path,
     chain: &[CertificateDer<'static>],

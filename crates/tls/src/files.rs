@@ -54,7 +54,7 @@ pub enum RefreshOutcome {
     Reloaded,
 }
 
-/// Dates of a certificate that new sessions of a server use.
+/// Validity period of a certificate that a server uses for new sessions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateLifetime {
     /// Description for messages: `the certificate in FILE`, or `the CA "NAME" in FILE`.

@@ -71,11 +71,11 @@ impl Session {
         Engine::server(config.current()).map(Session::new)
     }
 
-    /// Starts a client's session, whose first bytes must be sent at once. The server's certificate
-    /// must contain `host`, a name or an IP address.
+    /// Starts a client's session. Its first bytes must be sent at once. The server's certificate
+    /// must be valid for `host`, a host name or an IP address.
     ///
     /// # Errors
-    /// `Certificate` if `host` is neither.
+    /// `Certificate` if `host` is neither a host name nor an IP address.
     pub fn client(config: &ClientConfig, host: &str) -> Result<Session, Error> {
         let name = ServerName::try_from(host.to_owned()).map_err(|_| {
             let text = format!("'{host}' is neither a host name nor an IP address");
@@ -121,8 +121,10 @@ impl Session {
     }
 
     /// Processes received ciphertext and writes plaintext to `into`. Returns the number of bytes
-    /// written. If `into` is not full, more ciphertext is needed, or the peer sends no more
-    /// ([`Session::peer_closed`]). New output may exist afterwards, even after an error.
+    /// written. New output may exist afterwards, even after an error.
+    ///
+    /// If `into` is not full afterwards, either more ciphertext is needed, or the peer has ended
+    /// its stream ([`Session::peer_closed`]).
     ///
     /// # Errors
     /// The error that ended the session, on every call. Plaintext before the error was already

@@ -81,7 +81,8 @@ impl TrackedIo {
     }
 }
 
-/// Spans of the I/Os of one device or CPU, and the time at which the last I/O was queued (Q).
+/// Statistics of the times between the steps of I/Os, for example of one device or one CPU.
+/// `last_queued_ns` is the time at which the last I/O was queued (Q).
 #[derive(Debug, Clone, Default)]
 pub(super) struct SpanGroup {
     pub(super) measures: MeasureTable,
@@ -104,9 +105,10 @@ pub(super) fn delta(from_ns: u64, to_ns: u64) -> u64 {
 /// Distances between consecutive I/Os, in sectors.
 #[derive(Debug, Clone, Default)]
 pub struct SeekDistances {
-    /// Distances in sectors; 0 if an I/O touches its predecessor.
+    /// Distances from each I/O to the previous I/O, in sectors. The distance is 0 if one end of an
+    /// I/O lies inside the previous I/O or at its border.
     pub distances: Measure,
-    /// Number of I/Os that touch their predecessor, so that the distance is 0.
+    /// Number of I/Os at a distance of 0 from the previous I/O.
     pub sequential: u64,
     last: (u64, u64),
 }
@@ -138,7 +140,8 @@ pub struct Drive {
     pub blocks: Measure,
     /// Statistics of the queue depth: requests in the driver after each issue of a request.
     pub depth: Measure,
-    /// Distances between successive queued I/Os (index 0) and issued requests (index 1).
+    /// Distances between successive I/Os: index 0 for queued I/Os (Q), index 1 for issued requests
+    /// (D).
     pub seeks: [SeekDistances; 2],
     /// Number of active I/Os (queued, but neither merged nor issued) when an I/O was queued, summed
     /// over all queued I/Os.

@@ -65,7 +65,7 @@ pub enum TraceError {
         file: PathBuf,
         /// Byte offset at which the record begins.
         offset: u64,
-        /// Fault of the record.
+        /// Description of what is wrong with the record.
         problem: String,
         /// Bytes of a truncated record that were read, or 0.
         seen_bytes: u64,

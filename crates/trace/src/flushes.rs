@@ -1,11 +1,14 @@
 //! `FlushTracker`: pairs the events of each flush of a device, from queueing to completion.
 //!
-//! A flush has no sectors that identify it. In millrace's recordings, the sector field of a flush's
-//! events holds the time at which the flush was queued, and the data of a merge event (M) have the
-//! sector field of the flush that was joined. In other recordings the sector is 0, and events are
-//! paired by their order. An issued request (D) then carries the oldest flush, and one more flush
-//! for each merge (M) since the previous D. The completion (C) of the request completes all these
-//! flushes. If a second D comes before the C of the first, that C was lost.
+//! A flush has no sectors that identify it. The sector field of its events depends on the
+//! recording:
+//! - In millrace's recordings, the sector field holds the time at which the flush was queued. If a
+//!   flush is merged into another, the data of the merge event (M) hold the sector field of the
+//!   other flush.
+//! - In other recordings, the sector field is 0, and events are paired by their order. An issued
+//!   request (D) carries the oldest flush, and one more flush for each merge (M) since the previous
+//!   D. The completion (C) of the request completes all these flushes. If there are two D without a
+//!   C between them, the C of the first request was lost.
 
 use std::collections::VecDeque;
 
@@ -17,20 +20,22 @@ const FLUSHES_MAX: usize = 4_096;
 #[derive(Debug, Clone, Copy)]
 struct FlushInFlight {
     number: u64,
-    /// Sector field of the flush whose completion also completes this flush: of the flush that was
-    /// joined, or of this flush itself.
+    /// Sector field of the completion that completes this flush. At first, the sector field of this
+    /// flush itself. After a merge, the sector field of the flush that it was merged into.
     leader: u64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct FlushTracker {
     waiting: VecDeque<FlushInFlight>,
-    /// True once a flush was queued (Q). In a trace without Q, flushes begin with D.
+    /// True if the trace has shown a queue event (Q) of a flush. If the trace has no queue events,
+    /// a flush begins with its issue event (D).
     is_queued: bool,
     /// Number of flushes at the front of `waiting` that the issued flush request will complete.
     /// Counts only flushes whose sector field is 0.
     issued: usize,
-    /// Number of flushes with sector field 0 that were merged since the last issue (D).
+    /// Number of flushes that were merged since the last issue event (D). Counts only flushes whose
+    /// sector field is 0.
     joined: usize,
 }
 

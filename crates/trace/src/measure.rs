@@ -1,8 +1,8 @@
 //! `Span` and `Measure`: the interval between two steps of an I/O, and statistics of many such
 //! intervals.
 //!
-//! Averages are exact, as btt's; percentiles come from the block layer's histogram, with a
-//! resolution of one eighth. Source: btt's "All Devices" table.
+//! Averages are exact, as in btt. Percentiles come from the block layer's histogram and are
+//! accurate to 12.5 %. Source: btt's "All Devices" table.
 
 use millrace_block::Snapshot;
 use serde::ser::{Serialize, SerializeMap, Serializer};
@@ -60,8 +60,8 @@ impl Span {
     }
 }
 
-/// Largest value that counts exactly in percentiles: 18 minutes in nanoseconds, or 512 TiB in
-/// sectors. Larger values count as this value, so that a hostile trace cannot overflow the
+/// Largest value that the percentiles distinguish: 18 minutes in nanoseconds, or 512 TiB in
+/// sectors. Larger values are counted as `COUNTED_MAX`, so that a hostile trace cannot overflow the
 /// histogram's sum.
 const COUNTED_MAX: u64 = 1 << 40;
 
@@ -74,7 +74,8 @@ pub struct Measure {
     pub min: u64,
     /// Largest value.
     pub max: u64,
-    /// Sum of all values, modulo 2^64 as in btt (584 years in nanoseconds).
+    /// Sum of all values. As in btt, the sum wraps around at 2^64, which is 584 years in
+    /// nanoseconds.
     pub total: u64,
     histogram: Option<Snapshot>,
 }
@@ -95,8 +96,8 @@ impl Measure {
         if self.n == 0 { 0.0 } else { self.total as f64 / self.n as f64 }
     }
 
-    /// Returns the value that `fraction` (0 to 1) of all values do not exceed, accurate to an
-    /// eighth, or 0 if there are no values.
+    /// Returns the value that a `fraction` (0 to 1) of all values do not exceed. The result is
+    /// accurate to 12.5 %. Returns 0 if there are no values.
     #[must_use]
     pub fn quantile(&self, fraction: f64) -> u64 {
         let value = self.histogram.as_ref().map_or(0, |all| all.quantile_ns(fraction));

@@ -34,9 +34,9 @@ impl TraceNames {
         }
     }
 
-    /// Reads a message of the recorder: a number of dropped events, or a device's name, which is
-    /// recorded unless the device already has one. If another device has the same name, as when two
-    /// recordings are read together, the device's number is appended to tell them apart.
+    /// Reads a message of the recorder: a number of dropped events, or the name of a device. A
+    /// device keeps its first name. Two recordings that are read together may have devices of the
+    /// same name. In that case, the number of the later device is appended to its name.
     pub(super) fn add_message(&mut self, device: u32, message: &[u8]) {
         let Ok(text) = std::str::from_utf8(message) else { return };
         if let Some(number) = text.strip_prefix(DROPPED_EVENTS) {
@@ -98,8 +98,8 @@ impl TraceNames {
         self.device(device).map_or_else(number, str::to_owned)
     }
 
-    /// Returns the name of a process as raw bytes, or `(null)`, as blkparse prints, if the trace
-    /// does not name it.
+    /// Returns the name of a process as raw bytes. If the trace does not name the process, returns
+    /// `(null)`, as blkparse prints it.
     #[must_use]
     pub fn of(&self, pid: u32) -> &[u8] {
         self.processes.get(&pid).map_or(b"(null)", |name| name)

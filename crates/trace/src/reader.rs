@@ -110,7 +110,8 @@ pub struct TraceEntry {
     pub data: Vec<u8>,
     /// Index of the trace, in the order in which the traces were opened.
     pub trace: usize,
-    /// CPU of the file that holds the record.
+    /// Number of the CPU whose trace file holds the record; 0 for a pipe, which carries the records
+    /// of all CPUs.
     pub cpu: u32,
 }
 
@@ -164,8 +165,9 @@ impl<R: Read> FileStream<R> {
     }
 }
 
-/// Stores the process or device name that a notification record contains. Returns true for every
-/// notification except a message, because the reader returns only messages to its caller.
+/// Stores the process or device name that a notification record contains. Returns true if the
+/// reader must not return the record to its caller. This is the case for all notifications except
+/// messages.
 fn takes_note(item: &TraceRecord, names: &mut TraceNames) -> bool {
     match item.record.note() {
         Some(NotifyKind::Message) => names.add_message(item.record.device, &item.data),
@@ -426,8 +428,9 @@ impl<R: Read> Reader<R> {
         self.streams[self.order[place]].first_time()
     }
 
-    /// Inserts a stream into `order` by time. At equal times, the first stream in `order` stays
-    /// first, and the new stream goes before all others.
+    /// Inserts a stream into `order` by the time of its first event. The stream at the front stays
+    /// there if the new stream has the same time. Among all other streams with the same time, the
+    /// new stream goes first.
     fn queue(&mut self, number: usize) {
         let time = self.streams[number].first_time();
         if self.order.is_empty() || time < self.time_at(0) {

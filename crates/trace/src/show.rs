@@ -38,7 +38,7 @@ pub enum DriverData {
 }
 
 impl Show {
-    /// Creates a formatter for traces with these names, which the summary prints.
+    /// Creates a formatter. `traces` has the names of the traces, for the summary.
     #[must_use]
     pub fn new(traces: Vec<String>, data: DriverData) -> Show {
         Show { summary: TraceSummary::new(traces), line: Vec::new(), data, has_hidden: false }

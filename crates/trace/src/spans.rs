@@ -1,28 +1,26 @@
-//! `Spans`: measures how long I/Os spend between steps, in constant memory. Follows btt's rules, so
-//! that users can compare the numbers with its output:
-//! - Each device has a tree of the I/Os that were queued (Q) and not completed. A later event
-//!   belongs to the I/O that covers its first sector (get request G, sleep S, insert I, merge M,
-//!   remap A), or to all I/Os inside its range (issue D, complete C). So an I/O that was merged
-//!   into another is issued and completed with it.
-//! - Q2G, S2G, G2I, Q2M and Q2A are measured at their end. I2D, or M2D for a merged I/O, is
-//!   measured at D, and again if the request is requeued (R) and reissued. D2C and Q2C are measured
-//!   at C, once for every I/O inside the completed range.
-//! - In millrace's recordings S comes after I, so I2D is split in two, unlike in btt: I2S, from
-//!   insertion until the I/O starts to wait for a tag (the whole I2D if it does not wait), and S2D,
-//!   from then until issue.
+//! `Spans`: measures the times between the steps of I/Os, in constant memory. Follows btt's rules,
+//! so that users can compare the numbers with its output:
+//! - Each device has a tree of the I/Os that were queued (Q) and not completed. Get request (G),
+//!   sleep (S), insert (I), merge (M) and remap (A) belong to the I/O at the first sector of the
+//!   event. Issue (D) and complete (C) belong to all I/Os in the range of the event, including
+//!   merged I/Os.
+//! - A time such as Q2G is measured at its second event. I2D, or M2D for a merged I/O, is measured
+//!   again if the request is requeued (R) and reissued. D2C and Q2C are measured for every I/O in
+//!   the completed range.
+//! - In millrace's recordings S comes after I. Unlike in btt, S then splits I2D into I2S, the time
+//!   before the I/O waits for a tag, and S2D. Without S, I2S is the whole I2D.
 //! - If two I/Os in flight have the same first sector, only the later one is followed.
 //! - Events without a length, of passthrough commands, or before the device's first Q or A do not
 //!   count. A time that does not advance counts as 1 ns.
-//! - A split (X) is ignored. The parts lie inside the queued range, so only their G, I and D are
-//!   seen. A split I/O has no Q2C unless a single C covers it.
+//! - A split (X) is ignored. G, I and D of the parts count, because the parts lie in the queued
+//!   range. A split I/O has no Q2C unless a single C covers it.
 //!
-//! An `IoListener` learns which I/Os are found and when each completes. For listeners, completions
-//! of parts count, flushes are I/Os (see flushes.rs), and I/Os begin with D on a device without Q
-//! and A.
+//! An `IoListener` learns of each I/O that begins or completes. For listeners, completions of parts
+//! count, and flushes are I/Os (see flushes.rs). On a device without Q and A, I/Os begin with D.
 //!
-//! Memory is bounded: at most `FLIGHTS_MAX` I/Os in flight are kept (about 40 MiB), past which the
-//! oldest one of the busiest device is dropped, and at most `DRIVES_MAX` devices, past which events
-//! are ignored. Dropped I/Os and ignored events are counted.
+//! Memory is bounded. Beyond `FLIGHTS_MAX` I/Os in flight (about 40 MiB), the oldest I/O of the
+//! busiest device is dropped and counted. Beyond `DRIVES_MAX` devices, events are ignored and
+//! counted.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -72,8 +70,9 @@ pub trait IoListener {
 
 impl IoListener for () {}
 
-/// Pair of listeners, which both receive new I/Os and measured times. The second listener assigns
-/// the I/Os' numbers, so only the second learns of completions by number.
+/// Pair of listeners. Both listeners receive new I/Os and measured times. The second listener
+/// assigns the numbers of the I/Os. Only the second listener receives completions, which name an
+/// I/O by its number.
 impl<A: IoListener, B: IoListener> IoListener for (&mut A, &mut B) {
     fn sample(&mut self, sample: &Sample) {
         self.0.sample(sample);
@@ -90,8 +89,8 @@ impl<A: IoListener, B: IoListener> IoListener for (&mut A, &mut B) {
     }
 }
 
-/// Pairs the events of a trace into I/Os, and measures the spans between their steps. The default
-/// value measures no spans, to save time, and only reports I/Os to an [`IoListener`].
+/// Combines the events of a trace into I/Os, and measures the times between their steps. To save
+/// time, `Spans::default()` measures no times and only reports I/Os to an [`IoListener`].
 #[derive(Debug, Default)]
 pub struct Spans {
     /// If false, I/Os are reported to an `IoListener`, but no times are measured.
@@ -128,7 +127,7 @@ impl Spans {
         self.arrivals == 0 && self.completions > 0
     }
 
-    /// Returns the spans of all I/Os together.
+    /// Returns statistics of the times between steps, over all I/Os.
     #[must_use]
     pub fn all(&self) -> &MeasureTable {
         &self.all.measures
@@ -140,7 +139,8 @@ impl Spans {
         &self.drives
     }
 
-    /// Returns each CPU with statistics of the times between steps, for I/Os queued on that CPU.
+    /// Returns the number of each CPU, with statistics of the I/Os that were queued on that CPU:
+    /// the times between their steps.
     pub fn cpus(&self) -> impl Iterator<Item = (u32, &MeasureTable)> {
         self.cpus.iter().map(|(cpu, group)| (*cpu, &group.measures))
     }
@@ -156,8 +156,8 @@ impl Spans {
         self.drives.iter().filter(|drive| drive.begun).map(|drive| drive.flights.len()).sum()
     }
 
-    /// Processes one event of the trace. Reports to `watch` the I/Os that begin or complete, and
-    /// the measured times between steps (spans) that end.
+    /// Processes one event of the trace. Reports to `watch` each I/O that begins or completes, and
+    /// each measured time between two steps.
     pub fn entry(&mut self, entry: &TraceEntry, watch: &mut impl IoListener) {
         let record = &entry.record;
         let Some(act) = record.act().filter(|_| !record.has(category::PC)) else { return };
@@ -293,8 +293,8 @@ impl Spans {
         }
     }
 
-    /// Processes an event of a single I/O (get request, sleep, insert or merge), which is the I/O
-    /// that covers the event's first sector.
+    /// Processes an event of a single I/O: get request, sleep, insert or merge. The event belongs
+    /// to the I/O that covers the event's first sector.
     fn step(&mut self, act: EventCode, record: &Record, watch: &mut impl IoListener) {
         let Some(drive) = self.begun(record) else { return };
         let now = record.time_ns;

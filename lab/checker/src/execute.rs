@@ -39,8 +39,8 @@ impl CoroutinePool {
                 break;
             }
             while self.running.len() <= next {
-                // Create the coroutines of all threads with lower numbers, too, because `running`
-                // is indexed by thread number.
+                // Creates the coroutines of all threads up to number `next`, because `running` is
+                // indexed by thread number.
                 let index = self.running.len() - 1;
                 let UnstartedThread(thread) = session::with(|s| {
                     core::mem::replace(&mut s.started[index], UnstartedThread(Box::new(|| ())))
@@ -91,8 +91,8 @@ pub(super) fn hook_panics() {
     });
 }
 
-/// Records a panic of a model. Returns false if the panic must be printed: outside a model, or for
-/// a second panic, which aborts the process.
+/// Records the first panic of a model. Returns false if the panic message must be printed. This is
+/// the case outside a model, and for a second panic, which aborts the process.
 fn note(info: &PanicHookInfo<'_>) -> bool {
     session::try_with(|s| {
         let first = s.failure.is_none();

@@ -75,8 +75,12 @@ impl Default for Explorer {
 }
 
 impl Explorer {
-    /// Creates an explorer with the default bounds: 3 preemptions, 10 million executions of at most
-    /// 10,000 steps, 500 consecutive steps of a thread, no expired deadlines, one CPU.
+    /// Creates an explorer with the default bounds:
+    /// - At most 3 preemptions and 10,000 steps in each execution.
+    /// - At most 10 million executions.
+    /// - At most 500 consecutive steps of a thread.
+    /// - No deadline passes, so no wait times out.
+    /// - The machine has one CPU.
     #[must_use]
     pub fn new() -> Self {
         Explorer {
@@ -146,7 +150,8 @@ impl Explorer {
         self
     }
 
-    /// Runs `body` under every choice within the bounds.
+    /// Runs `body` once for each combination of choices within the bounds. Choices are, for
+    /// example, the thread that continues, or the store that a load reads.
     ///
     /// # Panics
     /// Panics with the first failure; if more executions are needed than allowed; or if `body`

@@ -1,10 +1,15 @@
-//! `Memory`: the atomic words of one execution. For each word it has all stores that may still be
-//! read, in modification order. Each store has a view of what its thread knew (view.rs).
+//! `Memory`: the atomic words of one execution, each with all its stores in modification order.
 //!
-//! A session owns the memory; primitives.rs calls it for every access. A load may read any store
-//! that is not older than the stores that its thread knows. A new store may take any position in
-//! modification order after the known stores. A read-modify-write is placed directly after the
-//! store that it reads (atomicity). SeqCst accesses and fences are ordered as they were executed.
+//! A thread's view (view.rs) has, for each word, the newest store that the thread knows. A store
+//! also carries a view. An acquire load of the store merges that view into the view of the loading
+//! thread.
+//!
+//! A session owns the memory; primitives.rs calls it for every access:
+//! - A load may read the store in its thread's view, or any newer store.
+//! - A store may take any position in modification order after the store in its thread's view.
+//! - A read-modify-write is placed directly after the store that it reads (atomicity).
+//! - SeqCst accesses and fences are ordered as they were executed.
+//!
 //! Invariant: the `stores` of a location are sorted by timestamp. Source: Kang et al., POPL 2017
 //! (views, no promises); Lahav et al., "Repairing sequential consistency in C/C++11", PLDI 2017
 //! (order of SeqCst accesses and fences).
@@ -15,9 +20,9 @@ use super::trail::Trail;
 use super::view::{LOCATIONS_MAX, ThreadViews, Timestamps, View, raise};
 use millrace_machine::Order;
 
-/// Distance between the timestamps of two stores that are appended to modification order one after
-/// the other. A store inserted between two others gets the mean of their timestamps, so the
-/// distance can be halved 12 times.
+/// Distance between the timestamps of two consecutive stores that are appended to modification
+/// order. A store that is inserted between two others gets the mean of their timestamps. Each
+/// insertion halves the distance, so 12 stores can be inserted at the same position.
 const GAP: u32 = 1 << 12;
 const NO_VIEW: u32 = u32::MAX;
 
@@ -55,7 +60,7 @@ struct Location {
     /// Thread that made the last store to this location, and the number of that store. Stores to
     /// all locations are numbered together.
     last: (u8, u64),
-    /// Number of the last store to this location by a thread other than the thread in `last`.
+    /// Number of the last store to this location that was not made by the thread `last.0`.
     other: u64,
 }
 
@@ -65,8 +70,8 @@ pub(super) struct Memory {
     used: usize,
     views: Vec<View>,
     pub(super) stored: u64,
-    /// For each location, the latest store that any thread knew at a SeqCst fence. A later SeqCst
-    /// fence makes its own thread know these stores, too.
+    /// Timestamp of the newest store to each location that any thread knew at its last SeqCst
+    /// fence. Each later SeqCst fence merges these timestamps into the view of the fencing thread.
     sc_fences: Timestamps,
     /// Latest SeqCst store to each location.
     sc_stores: Timestamps,
@@ -178,9 +183,9 @@ impl Memory {
         let at = at as usize;
         let floor = self.floor(views, at, order);
         let stores = &self.locations[at].stores;
-        // Choose the place of the new store in modification order: at the end, or directly before a
-        // store newer than `floor`. But no store may come between the store of a read-modify-write
-        // and the store that it read.
+        // Chooses the position of the new store in modification order: at the end, or directly
+        // before any store newer than `floor`. The store of a read-modify-write must directly
+        // follow the store that it read. So no store may be inserted between these two.
         let place = |index: &usize| !stores[*index].atomic;
         let newer = || (0..stores.len()).rev().take_while(|i| stores[*i].stamp > floor);
         let places = 1 + newer().filter(place).count();
@@ -218,10 +223,11 @@ impl Memory {
         views.tick();
     }
 
-    /// Returns the view of a new store: the events that happen before an Acquire load of the store.
-    /// A release store gets its thread's view, and any other store the view at the thread's last
-    /// release fence. A read-modify-write adds the view of the store that it read (release
-    /// sequence).
+    /// Returns the index of the view that a new store carries, or `NO_VIEW`. An acquire load of the
+    /// store merges this view into its thread's view.
+    /// - A release store carries the view of its thread.
+    /// - Any other store carries the thread's view at the thread's last release fence.
+    /// - A read-modify-write adds the view of the store that it read (release sequence).
     fn carried(&mut self, views: &ThreadViews, at: usize, stamp: u32, new: &PendingStore) -> u32 {
         let inherited = new.read.map_or(NO_VIEW, |store| store.view);
         let own = match (releases(new.order), views.has_released) {

@@ -1,11 +1,14 @@
 //! Seeded bugs: single deviations from the production code, which tests must find.
 //!
 //! Production code does not mention these bugs. `cargo xtask planted` and `cargo xtask models` copy
-//! the tree and patch hooks into the copy (`xtask/planted/*.patch`); the hooks call [`planted`] or
-//! [`weaker`]. In the copy, [`with`] turns a bug on while a closure runs, on the calling thread
-//! only: checked and simulated machines run a model on one native thread. This file is compiled
-//! without a feature flag, because such a flag would make cargo compile the workspace anew for each
-//! selection of crates.
+//! the tree and patch hooks into the copy (`xtask/planted/*.patch`). A hook calls [`planted`], or
+//! [`weaker`] for a memory ordering.
+//!
+//! In the copy, [`with`] turns a bug on while a closure runs, for the calling thread only. That is
+//! enough, because checked and simulated machines run a whole model on one native thread.
+//!
+//! There is no feature flag for this file. With a flag, cargo would compile the workspace anew for
+//! each selection of crates.
 
 use core::sync::atomic::Ordering as Order;
 
@@ -34,7 +37,7 @@ pub enum Plant {
     SecondTakeSkipped,
     /// Seeded bug: `BioSet::deliver` does not publish the bio.
     DeliverRelaxed,
-    /// Seeded bug: `BioSet::take_delivered` does not see the bio's contents.
+    /// Seeded bug: `BioSet::take_delivered` may read outdated contents of the bio.
     TakeDeliveredRelaxed,
     /// Seeded bug: `Disk::freeze` leaves the software queues open.
     FreezeMissesQueues,
@@ -50,10 +53,10 @@ pub enum Plant {
     FlagAssumed,
     /// Seeded bug: `ServeGuard::leave` does not publish the writes of the lock's holder.
     LeaveRelaxed,
-    /// Seeded bug: `ServeGuard::leave` does not see work that was published before the lock's flag
-    /// was set. The set flag makes `leave` keep the lock.
+    /// Seeded bug: `ServeGuard::leave` finds the lock's flag set, but may miss the work that was
+    /// published before the flag was set.
     StayRelaxed,
-    /// Seeded bug: `HardwareQueue::take_pending` does not see the bio that was inserted.
+    /// Seeded bug: `HardwareQueue::take_pending` may read outdated contents of the inserted bio.
     TakePendingRelaxed,
     /// Seeded bug: `HardwareQueue::ring` wakes no thread.
     RingSkipped,
@@ -113,7 +116,7 @@ pub enum Plant {
     /// written.
     InterruptUnordered,
     /// Seeded bug: `Channel::plug_request` does not count a bio that waits for a tag as
-    /// outstanding, so the drive's queue is not checked for the bio.
+    /// outstanding. So a poll may skip the drive's queue in which the bio waits.
     TagUnlooked,
     /// Seeded bug: a request that a busy driver refused on direct issue waits until the next poll.
     BusyForgotten,
@@ -127,9 +130,9 @@ pub enum Plant {
     DepthLeak,
     /// Seeded bug: `SharedAllocation::weigh` treats the weights of all groups as equal.
     SlopeIgnored,
-    /// Seeded bug: `Throttle::lift` forgets the throttled bios whose issue time is already booked.
+    /// Seeded bug: `Throttle::lift` loses the throttled bios that already have an issue time.
     LiftForgets,
-    /// Seeded bug: `Throttle::renew` forgets the throttled bios whose issue time is already booked.
+    /// Seeded bug: `Throttle::renew` loses the throttled bios that already have an issue time.
     RenewForgets,
     /// Seeded bug: `ShareQueue::drain` leaves the bios of one group behind.
     DrainForgets,

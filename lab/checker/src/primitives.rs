@@ -260,7 +260,8 @@ pub fn unmeter_locks() {
     METERED.set(false);
 }
 
-/// Lock statistics that [`meter_locks`] turns on; their results are discarded.
+/// Lock statistics of the checker. While [`meter_locks`] turns them on, locks also run their code
+/// for statistics. The results are discarded.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckedMeter;
 
@@ -328,7 +329,8 @@ impl Parker for CheckedParker {
 pub struct CheckedThread(pub(super) usize);
 
 impl Thread for CheckedThread {
-    /// Waits for the end of the thread. Always returns true: a panic ends the execution.
+    /// Waits for the end of the thread. Always returns true, because a panic of the thread would
+    /// end the whole execution.
     fn join(self) -> bool {
         if !with(|s| s.has_ended(self.0)) {
             session::wait(WaitReason::Join(self.0));

@@ -2,11 +2,15 @@
 //! deadlocks.
 //!
 //! The methods of `Session` in this file make the decisions; session.rs records the state of each
-//! thread. A thread may be preempted only before an operation whose outcome depends on its time
-//! (loads, read-modify-writes, SeqCst stores and fences, locks, parking), and these preemptions are
-//! bounded. No preemption is needed before other stores: any thread may read older stores and place
-//! its own before them, so no behaviour is lost. A switch away from a thread that must wait does
-//! not count as a preemption. Invariant: the picked thread can run at once.
+//! thread. Rules for preemptions:
+//! - A thread may be preempted only before an operation whose outcome depends on other threads:
+//!   loads, read-modify-writes, SeqCst stores and fences, locks, parking. The number of preemptions
+//!   is bounded.
+//! - Other stores need no preemption. After such a store, another thread may still read an older
+//!   store, or place its own store before it in modification order. So no behaviour is lost.
+//! - A switch away from a thread that must wait does not count as a preemption.
+//!
+//! Invariant: the picked thread can run at once.
 
 use std::format;
 use std::string::{String, ToString};
@@ -137,8 +141,8 @@ impl Session {
         }
     }
 
-    /// Iterates over the locations in `set` to which there is a store that the thread does not
-    /// know. Each comes with the timestamp of the oldest such store.
+    /// Iterates over the locations in `set` that have a store newer than the thread's view. Each
+    /// item is a location, with the timestamp of the oldest such store.
     fn changed(&self, thread: usize, set: u64) -> impl Iterator<Item = (u32, u32)> + '_ {
         let known = &self.threads[thread].views.current.stamps;
         let locations = (0..self.memory.locations() as u32).filter(move |at| set >> at & 1 == 1);
@@ -150,8 +154,9 @@ impl Session {
         locations.any(|at| self.memory.stored_by_others(at, thread) > since)
     }
 
-    /// Ends a wait for a change of the locations in `set`. Returns true if one of them has changed,
-    /// so that `ready` must be evaluated again; false if the deadline has passed.
+    /// Ends the current thread's wait for a change of the locations in `set`. Returns true if a
+    /// location has changed, so that the caller must evaluate its condition again. Returns false if
+    /// the deadline has passed.
     pub(super) fn resume_await(&mut self, set: u64, since: u64, deadline_ns: u64) -> bool {
         if self.has_moved(self.current, set, since) {
             return true;

@@ -163,8 +163,8 @@ pub(super) fn wait(wait: WaitReason) {
     with(|session| session.threads[session.current].wait = WaitReason::Turn);
 }
 
-/// Fails the execution and suspends the calling thread forever. Returns only if the execution had
-/// failed before.
+/// Fails the execution and suspends the calling thread, which never continues. If the execution has
+/// failed already, returns without effect.
 pub(super) fn fail(reason: String) {
     if let Some(turns) = with(|session| session.fail(reason)) {
         suspend(turns);
@@ -211,8 +211,8 @@ impl Session {
         index
     }
 
-    /// Starts a thread with a copy of the current thread's view. Returns `None` if there are too
-    /// many threads.
+    /// Starts a thread that knows the same stores and events as the current thread (a copy of its
+    /// `View`). Returns `None` if there are already [`THREADS_MAX`] threads.
     pub(super) fn spawn(
         &mut self,
         name: &str,

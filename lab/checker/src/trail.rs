@@ -1,10 +1,11 @@
 //! `Trail`: the choices of one execution, and the step to the next execution.
 //!
 //! A session owns the trail and queries it wherever an execution may continue in several ways. The
-//! search is depth first: the next execution repeats the choices before the last one that has an
-//! alternative left, and takes that alternative. In random mode every choice is drawn from a seed.
-//! A trail is written as a short string that replays exactly one execution. Invariant: a model that
-//! gets the same choices makes the same queries; otherwise it is reported as not deterministic.
+//! search is depth first. The next execution finds the last choice with an untried alternative,
+//! takes that alternative, and repeats all choices before it. In random mode every choice is drawn
+//! from a seed. A trail is written as a short string that replays exactly one execution. Invariant:
+//! a model that gets the same choices makes the same queries; otherwise it is reported as not
+//! deterministic.
 
 use std::format;
 use std::string::String;
@@ -13,7 +14,7 @@ use std::vec::Vec;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ChoiceMode {
     DepthFirst,
-    /// Makes random choices. The value is the state of the random generator.
+    /// Makes all choices at random. The field is the state of the random number generator.
     Random(u64),
     /// Repeats the given choices, then takes the first alternative of each further choice.
     Replay,
@@ -41,8 +42,8 @@ impl Trail {
         Trail { steps: Vec::with_capacity(64), at: 0, mode, diverged: false }
     }
 
-    /// Chooses one of `of` (at least 2) alternatives, numbered from 0. Alternative 0 is the
-    /// default.
+    /// Chooses an alternative and returns its number, from 0 to `of - 1`. `of` is the number of
+    /// alternatives, at least 2. Alternative 0 is the default.
     #[inline]
     pub(super) fn choose(&mut self, of: usize) -> usize {
         let place = self.at;
@@ -80,8 +81,11 @@ impl Trail {
         false
     }
 
-    /// Encodes the choices as a string: one letter or digit each (`0` to `z` are 0 to 35, `(40)` is
-    /// 40); `_12_` is a run of twelve 0; trailing 0s are left out.
+    /// Encodes the choices as a string:
+    /// - A choice from 0 to 35 is a digit or a letter, `0` to `z`.
+    /// - A larger choice is a number in parentheses, such as `(40)`.
+    /// - A run of four or more zeros is its length between underscores, such as `_12_`.
+    /// - Zeros at the end are left out.
     pub(super) fn encode(&self) -> String {
         let steps = &self.steps[..self.at.min(self.steps.len())];
         let len = steps.iter().rposition(|step| step.chosen != 0).map_or(0, |last| last + 1);

@@ -1,12 +1,15 @@
-//! `View`: the stores that a thread, store or fence knows, and the clock of the events that
-//! happened before it.
+//! `View`: the stores to memory locations and the events of other threads that a thread knows of.
 //!
-//! memory.rs owns the views that stores carry, and session.rs owns the views of threads. For each
-//! location a view holds the timestamp of the oldest store that may still be read there; for each
-//! thread, the number of its events that happened before the view. SeqCst fences merge timestamps
-//! but not clocks: fences alone do not order plain accesses, so race.rs compares clocks. Source:
-//! Kang et al., "A promising semantics for relaxed-memory concurrency", POPL 2017 (without
-//! promises).
+//! session.rs owns the view of each thread. A store carries a copy of a view for the threads that
+//! read the store; memory.rs owns the copies. A view has two parts:
+//! - For each memory location, the timestamp of the newest known store. A thread with this view can
+//!   no longer read older stores.
+//! - A vector clock: for each thread, the number of its known events. These events happened before
+//!   all later events of a thread with this view.
+//!
+//! SeqCst fences merge timestamps but not clocks. Fences alone do not order plain accesses, so
+//! race.rs compares clocks. Source: Kang et al., "A promising semantics for relaxed-memory
+//! concurrency", POPL 2017 (without promises).
 
 /// Maximum number of memory locations (words and locks) in one execution. `Session::touched` has
 /// one bit for each location in a `u64`.
@@ -24,7 +27,8 @@ pub(super) struct View {
 impl View {
     pub(super) const EMPTY: View = View { stamps: [0; LOCATIONS_MAX], clock: [0; THREADS_MAX] };
 
-    /// Raises timestamps and clocks to those of `other`. Only `locations` timestamps are in use.
+    /// Raises timestamps and clocks to those of `other`. `locations` is the number of timestamps in
+    /// use.
     #[inline]
     pub(super) fn join(&mut self, other: &View, locations: usize) {
         raise(&mut self.stamps, &other.stamps, locations);
@@ -33,7 +37,8 @@ impl View {
         }
     }
 
-    /// Returns true if the event of `thread` at clock `epoch` happened before this view.
+    /// Returns true if this view contains event number `epoch` of `thread`. The event then happened
+    /// before all later events of a thread with this view.
     #[inline]
     pub(super) fn has(&self, thread: u8, epoch: u32) -> bool {
         self.clock[usize::from(thread)] >= epoch
@@ -50,8 +55,8 @@ pub(super) fn raise(stamps: &mut Timestamps, other: &Timestamps, locations: usiz
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ThreadViews {
     pub(super) current: View,
-    /// Union of the views (known stores) that came with the stores read by relaxed loads of this
-    /// thread. An acquire fence merges the union into `current`, the thread's own view.
+    /// Union of the views of all stores that this thread has read with relaxed loads. An acquire
+    /// fence merges the union into `current`, the thread's own view.
     pub(super) acquired: View,
     /// Copy of the thread's view (the stores that the thread knows) at its last release fence.
     /// Relaxed stores after the fence carry this view.

@@ -23,8 +23,8 @@ Examples:
   millrace-lab man ~/.local/share/man/man1  all pages: millrace-lab.1, millrace-lab-bench.1 and so on
   man millrace-lab-bench                    then read one";
 
-/// Commands of the program `millrace`, for a tip to users who type their last word as a command
-/// here. `millrace-lab` has no commands of these names.
+/// Commands of the program `millrace`, which `millrace-lab` does not have. If a user types the last
+/// word of such a command here, the error message shows the right command.
 const DAEMON_VERBS: [&str; 8] =
     ["serve", "stat", "top", "locks", "ctl", "trace record", "trace show", "trace spans"];
 

@@ -85,7 +85,7 @@ impl Default for Options {
     }
 }
 
-/// Connection to a server that is ready for requests.
+/// Client of a vhost-user-blk server, with a connection that is ready for requests.
 #[derive(Debug)]
 pub struct Client {
     disk: DiskConfig,
@@ -319,8 +319,8 @@ impl Session {
 
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Creates memory that another process can map, and returns its file and its mapping. The memory
-/// has huge pages if enough are reserved (`vm.nr_hugepages`), as the memory of many guests does.
+/// Creates memory that another process can map, and returns its file and its mapping. If enough
+/// huge pages are reserved (`vm.nr_hugepages`), the memory has huge pages, as many guests do.
 fn share(bytes: usize) -> io::Result<(File, MmapRegion)> {
     let huge = MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     match share_pages(bytes.next_multiple_of(HUGE_PAGE_BYTES), huge) {

@@ -86,8 +86,8 @@ impl Serialize for CheckVerdict {
 pub struct Quantity {
     /// Text with units, as shown to people.
     pub text: String,
-    /// Numbers in the text, in base units; may be empty. A check compares the paper's and our
-    /// numbers one by one, so both must have the same order.
+    /// Numbers in the field `text`, in base units; may be empty. A check compares the paper's list
+    /// with our list by index, so the two lists must have the same order.
     pub numbers: Vec<f64>,
 }
 
@@ -124,12 +124,12 @@ pub struct AblationResult {
     /// by commas.
     pub mechanisms: String,
     pub ours: Quantity,
-    /// Largest relative change of our numbers by switching the mechanisms off (new / old - 1).
-    /// `None` if there is no pair of numbers.
+    /// Largest relative change of our numbers from the first run to the second (new / old - 1).
+    /// `None` if there are no numbers to compare.
     pub change: Option<f64>,
     /// Relative deviation of this run's number from the paper's.
     pub deviation: Option<f64>,
-    /// Verdict on the check with the numbers of this run.
+    /// Verdict of the check in the second run, with the mechanisms switched off.
     pub holds: CheckVerdict,
 }
 
@@ -154,7 +154,7 @@ impl Check {
         Check::new(id, CheckKind::Quantitative, (paper, ours), holds)
     }
 
-    /// Creates a check without a result of ours. Its verdict is [`CheckVerdict::NotYet`].
+    /// Creates a check for which we have no result yet. The verdict is [`CheckVerdict::NotYet`].
     pub fn not_yet(id: &str, kind: CheckKind, paper: Quantity) -> Check {
         Check::new(id, kind, (paper, Quantity::default()), CheckVerdict::NotYet)
     }
@@ -199,11 +199,13 @@ pub enum Scale {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SeriesKind {
-    /// Points that we measured or simulated: a solid line.
+    /// Points that we measured or simulated. Plots show a solid line.
     Ours,
-    /// Points that the paper states: hollow points and a dotted line.
+    /// Points that a paper states, for comparison with our results. Plots show these points as
+    /// hollow marks, joined by a dotted line.
     Paper,
-    /// Simulated points for which no measurements exist: a dashed line, marked in the legend.
+    /// Simulated points for which no measurements exist. Plots show a dashed line, marked in the
+    /// legend.
     Prediction,
     /// Points of a second run, with some mechanisms of the simulated machine or kernel switched
     /// off. Plots show a thin dashed line.
@@ -213,7 +215,7 @@ pub enum SeriesKind {
 /// A curve in a plot. Curves of the same name have the same colour in all plots of a figure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Series {
-    /// Name of the curve, such as the design `MQ`.
+    /// Name of the curve in the legend, such as `MQ` for a multi-queue block layer.
     pub name: String,
     pub kind: SeriesKind,
     /// Points (x, y), in order of x.
@@ -323,7 +325,7 @@ pub struct DataTable {
 }
 
 impl DataTable {
-    /// Creates a table. Every row must be as long as the head.
+    /// Creates a table. Each row must have one cell for each column in `head`.
     pub fn new(
         (id, title): (&str, impl Into<String>),
         caption: &str,
@@ -354,7 +356,7 @@ pub struct Page {
     pub machines: Vec<MachineTable>,
 }
 
-/// Kind of statement that a page's checks compare with our results.
+/// Kind of statements that a result page checks: statements of a paper, or claims about millrace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReferenceKind {

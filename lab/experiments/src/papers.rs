@@ -1,10 +1,12 @@
-//! Repetition of papers' experiments: the table of all papers, the common parts of their pages, and
-//! the code that runs points (single simulations).
+//! Repetition of papers' experiments: the table of all papers, and the code that the papers share.
 //!
-//! `papers/NAME.toml` has a paper's points, figures, tables and checks. `sheet` reads the file and
-//! renders the page, `formula` evaluates the file's formulas, and a paper's module turns the
-//! settings of a point into a simulation. `points` runs the points. The module `spans` measures
-//! this machine and simulates nothing. `millrace-lab paper` calls this file.
+//! `papers/NAME.toml` has a paper's points (single simulations), figures, tables and checks.
+//! `millrace-lab paper` calls this file. The modules:
+//! - `sheet` reads the TOML file and renders the result page.
+//! - `formula` evaluates the formulas in the TOML file.
+//! - The module of each paper turns the settings of a point into a simulation.
+//! - `points` runs the points.
+//! - `spans` simulates nothing; it measures this machine.
 
 mod atc17;
 mod comparison;
@@ -88,8 +90,8 @@ impl Paper {
         (self.run)(wanted, tell)
     }
 
-    /// Returns the mechanisms of the simulated machine or kernel that can be switched off in
-    /// `parts` of the paper's page.
+    /// Returns the mechanisms of the simulated machine or kernel that can be switched off. `parts`
+    /// are the parts of the paper's page to run, such as `fig4`.
     pub fn mechanisms(&self, parts: &[&'static str]) -> Result<Vec<Mechanism>, BenchError> {
         (self.mechanisms)(parts)
     }
@@ -102,7 +104,8 @@ pub(crate) struct Repetition<'a> {
     /// off.
     pub(crate) without: &'a [Mechanism],
     pub(crate) rows: usize,
-    /// Number of simulated cache-line and lock events, summed over all simulations of the page.
+    /// Number of simulated events, such as accesses to cache lines, in all simulations of the
+    /// paper.
     pub(crate) events: u64,
     pub(crate) models: &'a [Model],
 }

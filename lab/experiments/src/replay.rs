@@ -1,11 +1,16 @@
-//! Replay: repeats the I/Os of a trace, at their times or as fast as possible, and measures them.
+//! Replay: repeats the I/Os of a trace, at the recorded times or as fast as possible, and measures
+//! them.
 //!
-//! A lane is a volume or server on which devices of the trace are replayed (`lane`). `route` finds
-//! the lane of each I/O, `fit` the address there, and `order` the dependencies between I/Os. `feed`
-//! reads ahead, `engine` is the loop, `tally` holds its counts, and `report` is the result.
-//! `volumes` and `servers` do the I/O (`nbd` and `vhost` connect to servers); `simulated` runs a
-//! replay on a simulated machine. Memory does not depend on the trace's length. The verb `replay`
-//! calls this module.
+//! A lane is a volume or server on which devices of the trace are replayed (`lane`). The verb
+//! `replay` calls this module. The memory that a replay needs does not depend on the trace's
+//! length.
+//!
+//! - `feed` reads the trace ahead, `route` finds the lane of each I/O, and `fit` finds the address
+//!   on the lane.
+//! - `order` makes an I/O wait for earlier I/Os on which it depends.
+//! - `engine` is the main loop, `tally` has its counts, and `report` has the result.
+//! - `volumes` and `servers` do the I/O; `nbd` and `vhost` connect to servers.
+//! - `simulated` runs a replay on a simulated machine.
 //!
 //! Sources: the open loop and the measurement of lateness are those of btreplay and of fio's
 //! `read_iolog`. Replaying as fast as possible while keeping dependencies is the method of the

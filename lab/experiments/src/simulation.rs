@@ -68,8 +68,8 @@ pub enum Irq {
     /// The first CPU of the hardware queue's socket takes the interrupts and notifies the
     /// submitters' CPUs.
     Steered,
-    /// No interrupt handler: a poll that finds completions of the drive also takes the time of one
-    /// interrupt on the polling CPU.
+    /// No interrupt handler: the drive is polled. If a poll finds completions, the polling CPU also
+    /// spends the time of one interrupt.
     Poller,
 }
 
@@ -107,11 +107,13 @@ pub struct Service {
     pub nomerges: bool,
     /// Number of threads that may dispatch from a hardware queue at a time.
     pub inside: Inside,
-    /// State of the host adapter that the commands of all drives share.
+    /// Simulated kernel state that all drives behind a host adapter share, such as the count of
+    /// commands.
     pub adapter: HostAdapterConfig,
     /// Settings of raw I/O as in Linux 2.4.
     pub history: Linux24,
-    /// Costs of kernels of 2013 that lie outside of the block layer.
+    /// Model of code outside of the block layer in the kernels of 2012 and 2013: shared state, and
+    /// preemption by a kernel thread.
     pub linux3: Linux3,
     /// If true, each I/O is direct I/O to a file, which takes more time at submission on a
     /// simulated machine.

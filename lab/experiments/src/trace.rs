@@ -60,7 +60,7 @@ pub struct TraceIo {
     pub op: Op,
     /// True for a write with FUA, which must be durable on completion.
     pub fua: bool,
-    /// Offset of the first byte on the device.
+    /// Start offset of the I/O on the device, in bytes.
     pub offset_bytes: u64,
     /// Length in bytes; 0 for a flush.
     pub len_bytes: u64,
@@ -91,6 +91,7 @@ pub trait TraceSource {
     /// If a record cannot be read: the error names file, line or record, and what was expected.
     fn next_io(&mut self) -> Result<Option<TraceIo>, Self::Error>;
 
-    /// Returns the names of the devices seen so far, such as `8,0`, or a volume's name or number.
+    /// Returns the names of the devices seen so far. A name is a device number such as `8,0`, or
+    /// the name or number of a volume.
     fn devices(&self) -> &[String];
 }

@@ -1,13 +1,19 @@
-//! A virtual machine on the simulated machine: guest, virtqueues and I/O threads in virtual time.
+//! A simulated virtual machine: guest, virtqueues and I/O threads, in virtual time.
 //!
-//! `costs` are the costs of virtualisation, from a file. `spinlock` is a lock of the guest's
-//! kernel, `ring` is a virtqueue with its driver's lock and notification suppression, and `memory`
-//! is QEMU's map of the guest's memory. `vcpu` is a vCPU as other threads see it, and `machine` is
-//! the state that all threads share. `guest` is the thread of a vCPU, with a process and the
-//! guest's driver. `iothread` is the host's side, which is the production block layer with the
-//! production policies of vhost (`BatchPacer`, `Polling`). `run` runs one simulation, and `bench`
-//! runs one for the command line. vCPUs and I/O threads are simulated threads that share the host's
-//! CPUs. Source: \[MIOT\].
+//! vCPUs and I/O threads are simulated threads that share the host's CPUs. The modules:
+//! - `guest`: the thread of a vCPU, with a process and the guest's driver.
+//! - `vcpu`: a vCPU as other threads see it.
+//! - `ring`: a virtqueue with its driver's lock and notification suppression.
+//! - `spinlock`: a lock of the guest's kernel.
+//! - `memory`: QEMU's map of the guest's memory.
+//! - `iothread`: an I/O thread of the host. It uses the production block layer and the production
+//!   policies of vhost (`BatchPacer`, `Polling`).
+//! - `machine`: the state that all threads share.
+//! - `costs`: the costs of virtualisation, from a file.
+//! - `run`: runs one simulation.
+//! - `bench`: runs one simulation for the command line.
+//!
+//! Source: \[MIOT\].
 //!
 //! Not modelled: idle CPUs that pull threads from busy CPUs; cache and TLB pollution by exits;
 //! nested paging; timer ticks; directed yields of spinning vCPUs.
@@ -103,8 +109,8 @@ impl VmPlan {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Number of VM exits for notifications of the device. The next three fields are the numbers of
-    /// VM exits for interrupts, halts and IPIs.
+    /// Number of VM exits caused by a vCPU that notified the device. The next three fields are the
+    /// numbers of VM exits for interrupts, halts and IPIs.
     pub(crate) kicks: u64,
     pub(crate) interrupted: u64,
     pub(crate) halts: u64,
@@ -114,7 +120,8 @@ pub(crate) struct Counts {
     pub(crate) submitted: u64,
     pub(crate) held: u64,
     pub(crate) sleeps: u64,
-    /// Sum of the latencies, from submission in the guest to reaping, of `reaped` requests.
+    /// Sum of the latencies of the `reaped` requests, from submission in the guest to reaping, in
+    /// nanoseconds.
     pub(crate) latency_ns: u64,
     pub(crate) reaped: u64,
 }

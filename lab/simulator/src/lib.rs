@@ -1,14 +1,18 @@
 //! `Simulated`: a many-core NUMA machine in virtual time, on which the production code runs
 //! unchanged.
 //!
-//! This crate is a second implementation of `Machine`. Simulated threads are coroutines that a
-//! discrete-event loop runs on one system thread (run.rs, scheduler.rs), ordered by the clocks of
-//! their CPUs (world.rs). The cost of an access to a cache line depends on the distance (line.rs,
-//! fabric.rs), that of a lock on the number of spinning CPUs (lock.rs), that of sleeping and waking
-//! on the state of the CPUs (thread.rs), and that of work on its stage; all constants come from a
-//! `Model`. Outside a running simulation nothing takes virtual time: objects may be created, read
-//! and dropped there. An object belongs to one simulation at a time. Source: \[MQ\] for the costs
-//! to model.
+//! This crate is a second implementation of `Machine`. Simulated threads are coroutines. A
+//! discrete-event loop runs them on one system thread (run.rs, scheduler.rs), in the order of the
+//! clocks of their CPUs (world.rs). All costs come from a `Model`:
+//!
+//! - An access to a cache line costs more with a longer distance (line.rs, fabric.rs).
+//! - A lock costs more with more spinning CPUs (lock.rs).
+//! - The cost of sleeping and waking depends on the state of the CPUs (thread.rs).
+//! - The cost of work depends on its `Stage`.
+//!
+//! Outside a running simulation nothing takes virtual time: objects may be created, read and
+//! dropped there. An object belongs to one simulation at a time. Source: \[MQ\] for the costs to
+//! model.
 
 #![doc = include_str!("../README.md")]
 
@@ -161,14 +165,14 @@ impl Simulated {
         private(|world| world.scheduler.roam());
     }
 
-    /// Protects the caller from preemption from now on, even while the caller spins, as a held lock
-    /// does. Each call needs its own call of [`Simulated::release_cpu`].
+    /// Protects the caller from preemption, even while the caller spins. A thread that holds a lock
+    /// has the same protection. Each call must be undone by a call of [`Simulated::release_cpu`].
     pub fn keep_cpu() {
         private(|world| world.scheduler.me().locks += 1);
     }
 
-    /// Undoes one call of [`Simulated::keep_cpu`]. After the last, the caller may be preempted
-    /// again.
+    /// Undoes one call of [`Simulated::keep_cpu`]. The caller may be preempted again once all its
+    /// calls of `keep_cpu` are undone.
     pub fn release_cpu() {
         private(|world| world.scheduler.me().locks -= 1);
     }

@@ -95,8 +95,8 @@ impl Cost {
     }
 }
 
-/// Hyper-threads of every core. The CPUs of a core have consecutive numbers: with two per core,
-/// CPUs 0 and 1 are core 0.
+/// Hyper-threading, the same for every core. The CPUs of a core have consecutive numbers: with two
+/// CPUs per core, CPUs 0 and 1 are core 0.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct HyperThreads {
@@ -110,7 +110,8 @@ pub struct HyperThreads {
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Factor {
-    /// Factor as a number from 1 to 8.
+    /// Number by which a quantity is multiplied, from 1 to 8. For example, a gain of 1.25 means 25
+    /// percent more throughput.
     pub factor: f64,
     /// Publication, measurement or reasoning from which the value is taken.
     pub origin: Cow<'static, str>,
@@ -183,9 +184,9 @@ pub struct CacheCosts {
     pub link: Rate,
     /// Bandwidth of the link between two boards.
     pub board_link: Rate,
-    /// Fraction of the CPUs spinning on a ticket lock that, after a release, read its cache line
-    /// before the next holder does, and so delay the hand-over. At 0, reads by spinning CPUs take
-    /// no time.
+    /// Fraction of the spinning CPUs that delay the hand-over of a ticket lock. After a release,
+    /// each spinning CPU reads the lock's cache line again. If a CPU does so before the next
+    /// holder, the hand-over is delayed. At 0, reads by spinning CPUs take no time.
     pub spinner: Share,
     /// Maximum number of consecutive transfers of a contended line within one socket while CPUs of
     /// other sockets wait. At 0, the default, CPUs get the line in order of request.
@@ -220,7 +221,7 @@ pub struct ThreadCosts {
     pub system_call: Cost,
     /// Cost of switching a CPU to a thread other than the one that it ran last.
     pub context_switch: Cost,
-    /// Cost of waking a thread, which the waking thread spends.
+    /// Cost of waking another thread. The thread that calls for the wake-up spends this time.
     pub wake: Cost,
     /// Delay from the wake-up to the first instruction of the woken thread, if its CPU is idle.
     pub wake_latency: Cost,
@@ -235,15 +236,17 @@ pub struct ThreadCosts {
     pub fairness: Option<Fairness>,
 }
 
-/// Parameters of a scheduler that is fair by each thread's run time.
+/// Parameters of a scheduler that gives the threads of a CPU equal run times, similar to Linux's
+/// CFS.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Fairness {
-    /// A woken thread preempts the current thread if the woken one has run less by more than this
-    /// time.
+    /// Difference in run time that allows preemption. A woken thread preempts the current thread if
+    /// the current thread has run longer by more than this time.
     pub granularity: Cost,
-    /// Maximum time by which the run time of a woken thread may lie below the minimum run time of
-    /// its CPU's threads. Limits the advantage of a thread that has slept for long.
+    /// Maximum lead in run time of a woken thread, compared to the minimum run time of the threads
+    /// on its CPU. A longer lead is cut to this time. Limits the advantage of a thread that has
+    /// slept for long.
     pub credit: Cost,
 }
 
@@ -266,9 +269,9 @@ pub struct WorkCosts {
     /// Cost of visiting one entry of a list that is searched or sorted. 0 by default.
     #[cfg_attr(feature = "serde", serde(default = "WorkCosts::no_search"))]
     pub search: Cost,
-    /// Minimum number of cache lines that a holder of the single-queue design's lock writes. The
-    /// minimum stands for data that the kernel's lock protects and the simulated block layer does
-    /// not have.
+    /// Minimum number of cache lines that are written under the lock of the single-queue design.
+    /// The lines stand for data that this lock protects in the kernel, and that the simulated block
+    /// layer lacks.
     pub request_queue: Lines,
     /// Maximum relative deviation of the cost of work. Deviations are drawn from the seed, so that
     /// CPUs do not move in lockstep.

@@ -1,8 +1,11 @@
 //! Types with which the simulated machine implements the trait `Machine`.
 //!
-//! `word` has words, lines and counters, `lock` ticket locks, `thread` threads and parkers, `meter`
-//! statistics of locks built from words, and `spin` busy waiting. Each type calls `world` before it
-//! accesses state that threads share.
+//! Each type calls `world` before it accesses state that threads share. The modules:
+//! - `word`: words (atomic integers), cache lines and counters.
+//! - `lock`: ticket locks.
+//! - `thread`: threads and parkers.
+//! - `meter`: statistics of locks that a program builds from words.
+//! - `spin`: busy waiting.
 
 pub(crate) mod lock;
 pub(crate) mod meter;

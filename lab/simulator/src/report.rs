@@ -50,7 +50,7 @@ impl Report {
     }
 }
 
-/// A thread of a simulation that could not end.
+/// A thread that had not ended when its simulation had to stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockedThread {
     /// Name of the thread.
@@ -67,7 +67,7 @@ pub struct BlockedThread {
 pub enum SimError {
     /// Every thread waits, and no event is left that could wake one.
     Deadlock(Vec<BlockedThread>),
-    /// The virtual time reached its limit, in nanoseconds.
+    /// The virtual time reached the limit. The first value is this limit in nanoseconds.
     TimeLimit(u64, Vec<BlockedThread>),
     /// A thread panicked. Only builds in which panics unwind report this; in others a panic ends
     /// the process.

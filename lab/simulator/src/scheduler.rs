@@ -141,7 +141,8 @@ impl Scheduler {
         (self.recording, self.turn.yielder) = (state.spin.recording, state.yielder);
     }
 
-    /// Returns true if the running CPU has the earliest clock and time left in its slice.
+    /// Returns true if the running CPU may go on: its clock is the earliest, and its time slice is
+    /// not over.
     #[inline]
     pub(super) fn may_go(&self) -> bool {
         key(self.now_ps, self.turn.position) < self.clocks.least() && !self.slice_is_over()
@@ -201,15 +202,15 @@ impl Scheduler {
                 return self.give_way();
             }
             state.is_overdue = !state.queue.is_empty();
-            // Give a CPU's only thread time slices, too: `pick` can stop a simulation at the limit
-            // on virtual time only when a slice ends.
+            // A thread that is alone on its CPU gets time slices, too. The reason is that `pick`
+            // checks the simulation's limit on virtual time only at the end of a slice.
             state.slice_end_ps = (state.clock_ps + slice_ps).min(limit_ps.max(state.clock_ps) + 1);
         }
         self.clocks.set_cpu(state.position, state.clock_ps);
     }
 
-    /// Records that the running thread released a lock. A time slice that ran out while the thread
-    /// held locks ends when the thread holds none.
+    /// Records that the running thread released a lock. A thread that holds locks may run beyond
+    /// the end of its time slice. In this case, the release of its last lock ends the slice.
     pub(super) fn release_lock(&mut self) {
         let me = self.me();
         me.locks -= 1;

@@ -99,9 +99,10 @@ pub(super) fn private<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
     Some(f(&mut current()?.borrow_mut()))
 }
 
-/// Runs `f`, whose effects other CPUs may observe, once the running CPU's clock is the earliest.
-/// Returns `None` outside a simulation. The world is borrowed while `f` runs. So `f` must neither
-/// suspend nor drop values of the simulated program, whose destructors may borrow the world, too.
+/// Waits until the running CPU's clock is the earliest, and then runs `f`. Meant for an `f` with
+/// effects that other CPUs may observe. Returns `None` outside a simulation. `World` is borrowed
+/// while `f` runs. So `f` must neither suspend nor drop values of the simulated program, whose
+/// destructors may borrow `World`, too.
 #[inline]
 pub(super) fn shared<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
     Some(f(&mut at_turn(current()?)))
@@ -121,9 +122,9 @@ pub(super) fn at_turn(cell: &'static RefCell<World>) -> RefMut<'static, World> {
     cell.borrow_mut()
 }
 
-/// Advances the running CPU's clock by the picoseconds that `price` returns, the time of work that
-/// other CPUs cannot observe. At the end of its time slice the thread suspends, so that other
-/// threads run even if this thread never accesses shared state.
+/// Spends the time of work that other CPUs cannot observe. `price` returns this time in
+/// picoseconds. If the thread's time slice ends, the thread suspends. So other threads run even if
+/// this thread never accesses shared state.
 #[inline]
 pub(super) fn pass(price: impl FnOnce(&mut World) -> u64) {
     let Some(cell) = current() else { return };

@@ -1,8 +1,9 @@
-//! A crate's modules as syntax trees, and the resolution of paths in them.
+//! Syntax trees of a crate's modules, and the resolution of paths to items in them.
 //!
-//! Owns the parsed files, found from `lib.rs` by `mod` lines; code that is built only for tests is
-//! left out. Resolution follows `use` lines of any visibility, including globs. A path that leaves
-//! the crate resolves to nothing. Called by `api::stale` and `listing`.
+//! Parses the files of the crate, beginning with `lib.rs` and following the `mod` lines. Code that
+//! is built only for tests is left out. Paths are resolved through `use` lines of any visibility,
+//! including globs. A path that leaves the crate resolves to nothing. Called by `api::stale` and
+//! `listing`.
 
 use std::collections::BTreeMap;
 

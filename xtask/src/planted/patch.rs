@@ -1,11 +1,15 @@
 //! Patches that add hooks for seeded bugs to the production sources: `xtask/planted/*.patch`.
 //!
-//! The format is a diff without line numbers, so that code above may grow and shrink. `--- path`
-//! begins a file, `@@ name` a hunk, named after its function. Lines begin with a blank (context),
-//! `-` (removed) or `+` (added). Context and removed lines of a hunk must occur in the file exactly
-//! once, consecutively. `+` lines before the first hunk of a file, and hunks with only `+` lines,
-//! are appended to the file. Called by `planted`, by `seams`, and by the rule of tidy that checks
-//! that patches still fit.
+//! The format is a diff without line numbers, so that code above may grow and shrink:
+//!
+//! - `--- path` begins the patch of a file.
+//! - `@@ name` begins a hunk. The name is that of the changed function.
+//! - Other lines begin with a blank (context), `-` (removed) or `+` (added).
+//!
+//! The context and removed lines of a hunk must occur in the file exactly once, consecutively. Some
+//! added lines have no such position: those before the first hunk, and those of hunks with only `+`
+//! lines. These are appended to the file. Called by `planted`, by `seams`, and by the rule of
+//! `cargo xtask tidy` that checks if all patches still fit.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,8 +37,8 @@ pub struct Hunk {
 }
 
 impl Hunk {
-    /// Returns the range of `text` that the hunk replaces. For a hunk that replaces nothing, the
-    /// range is empty and at the end of `text`, where its lines are added.
+    /// Returns the range of `text` that the hunk replaces. If the hunk only adds lines, returns the
+    /// empty range at the end of `text`.
     pub fn place(&self, text: &str) -> Result<Range<usize>, String> {
         if self.before.is_empty() {
             return Ok(text.len()..text.len());

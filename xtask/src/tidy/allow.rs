@@ -1,8 +1,9 @@
 //! Allow-lists: the exceptions to a rule, one per line, in `xtask/allow/*.txt`.
 //!
-//! An entry is a path and, where the rule has a number, a limit; `#` starts a comment. An entry
-//! that a rule does not need is a finding, so that a list can only shrink. Rules that count create
-//! `Excess`es, which `AllowList::check` compares with the numbers in the list.
+//! An entry is a key, such as a path. If the rule counts something, a limit follows; `#` starts a
+//! comment. An entry that is not needed counts as a violation, so that a list can only shrink. The
+//! rules return each violation as an `Excess`, and `AllowList::check` compares the excesses with
+//! the list.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,8 +16,8 @@ use super::source::Source;
 
 pub struct Excess {
     pub key: String,
-    /// Number that the rule has found, such as a file's lines, or 1 for one violation.
-    /// `AllowList::check` adds up the amounts of equal keys.
+    /// Amount of the violation: 1, or a count such as the number of lines of a file.
+    /// `AllowList::check` adds up `amount` over all `Excess` values with the same key.
     pub amount: usize,
     pub finding: Finding,
 }
@@ -26,7 +27,8 @@ pub struct AllowEntry {
     pub line: usize,
     /// Path from the root, or `path:name` for an item in a file.
     pub key: String,
-    /// Limit on the sum of all `Excess::amount`s with `key`; 1 if the list's line has no number.
+    /// Limit on the sum of `Excess::amount` over all excesses with this `key`. 1 if the entry has
+    /// no number.
     pub limit: usize,
 }
 

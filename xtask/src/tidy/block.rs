@@ -70,8 +70,8 @@ pub fn check_list(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     list.check(uses.collect())
 }
 
-/// Returns true for files of the machine crates, and of the block layer, for which `check` has
-/// stricter rules.
+/// Returns true if the allow list does not apply to a file, because other rules do. The crates in
+/// [`ATOMIC_HOMES`] may use atomics, and `check` forbids atomics in the block layer.
 fn is_home(path: &str) -> bool {
     path.starts_with(BLOCK) || ATOMIC_HOMES.iter().any(|home| path.starts_with(home))
 }

@@ -79,8 +79,8 @@ fn check_columns(name: &str, text: &str) -> Vec<Finding> {
     .collect()
 }
 
-/// Iterates over the names in `[workspace.dependencies]` with their lines, without this workspace's
-/// own crates.
+/// Iterates over the names in `[workspace.dependencies]` with their line numbers. Leaves out this
+/// workspace's own crates.
 fn dependencies(manifest: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut inside = false;
     numbered(manifest).filter_map(move |(line, text)| {

@@ -1,11 +1,12 @@
-//! Rule: files do not import each other in circles, and the folders of a crate are layers.
+//! Rule: no large circles of imports between files, and no imports from a lower layer to a higher
+//! one.
 //!
-//! In every crate under `crates`, `lab` and `tests`, and in `xtask`, no more than two files may
-//! import each other in a circle. Where `LAYERS` lists a crate's layers, lowest first, a file may
-//! import only from its own layer and those below. A layer is a file, a folder with its module
-//! file, or `*`, which stands for all files that the list does not name. A crate of more than a
-//! dozen files must have layers. An import is any path of the product code that begins with
-//! `crate::` or `super::`. Method calls, and paths to a file's own children, are not considered.
+//! Applies to every crate under `crates`, `lab` and `tests`, and to `xtask`. At most two files may
+//! import each other in a circle. `LAYERS` lists the layers of a crate, lowest first. A file may
+//! import only from its own layer and lower ones. A layer is a file, a folder with its module file,
+//! or `*`, which stands for all files that the list does not name. A crate of more than a dozen
+//! files must have layers. An import is any path of the product code that begins with `crate::` or
+//! `super::`. Method calls, and paths to a file's own children, are not considered.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -147,8 +148,8 @@ fn circles(arrows: &FileImports) -> Vec<Vec<String>> {
     found
 }
 
-/// Returns all files that `from` imports directly or indirectly, with `from` itself only if `from`
-/// is part of a circle.
+/// Returns all files that `from` imports directly or indirectly. If `from` is part of an import
+/// cycle, the result contains `from` itself.
 fn reach<'a>(arrows: &'a FileImports, from: &str) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut open = vec![from];

@@ -1,8 +1,8 @@
-//! Rule: a type's name says what the type is, and stands for one type in `crates/`.
+//! Rule: a type's name says what the type is, and no two types in `crates/` have the same name.
 //!
-//! A name of one word must be a term of the field; `xtask/allow/names.txt` lists the terms in use.
-//! A name of several words must belong to one type only. The list has the names that several types
-//! share, each with the number of types beyond the first. Tests and the laboratory are exempt.
+//! A name of one word must be a standard term, and must be listed in `xtask/allow/names.txt`. A
+//! name of several words needs an entry there only if several types have the name. The entry's
+//! number is then the number of types beyond the first. Tests and the laboratory are exempt.
 
 use std::collections::BTreeSet;
 

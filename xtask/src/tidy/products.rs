@@ -47,7 +47,8 @@ fn check_manifest(path: &str, manifest: &str, names: &[&str]) -> Vec<Finding> {
         let mut word = text.split(['=', '.', ' ']).next().unwrap_or_default();
         if text.starts_with('[') {
             section = text.trim_matches(['[', ']']).to_owned();
-            // `[dependencies.NAME]` is a section of its own.
+            // A dependency may have its own section in Cargo.toml, such as `[dependencies.NAME]`.
+            // The name of the dependency is then the last part of the section's name.
             word = section.rsplit('.').next().unwrap_or_default();
         }
         let renamed = names.iter().any(|name| text.contains(&format!("package = \"{name}\"")));

@@ -14,10 +14,10 @@ pub use outline::{Item, Outline};
 
 #[derive(Debug, Default)]
 pub struct Source {
-    /// Path from the root of the repository, with `/`.
+    /// Path from the root of the repository, with `/` as separator.
     pub path: String,
     pub text: String,
-    /// Text with comments and the content of string and character literals blanked.
+    /// Text in which comments, string literals and character literals are replaced by blanks.
     pub code: String,
     /// Text with everything but comments blanked.
     pub comments: String,

@@ -1,11 +1,11 @@
 //! `SchedulerMessage`: a scheduler's decision, written to the trace during a recording.
 //!
-//! A hardware queue's scheduler leaves messages in that queue's `SchedulerMessages`. The thread
-//! that dispatches from the queue takes the messages out and writes them to the trace
+//! The scheduler of a hardware queue puts messages into the `SchedulerMessages` of that queue. The
+//! thread that dispatches from the queue takes them out and writes them to the trace
 //! (disk/scheduled.rs). Scheduler and thread run under the queue's serve lock, which one thread at
-//! a time holds to serve the queue. The scheduler leaves messages only if a recording thread asked
-//! shortly before (`DriveWaits::watch`), so a drive that is not recorded pays nothing. Lock order:
-//! serve lock, then the messages' lock.
+//! a time holds. Without a recording, the scheduler leaves no messages. A recording thread must ask
+//! for them by `DriveWaits::watch`, which has an effect for 100 ms. Lock order: serve lock, then
+//! the lock of the messages.
 
 use alloc::vec::Vec;
 
@@ -24,7 +24,8 @@ pub(crate) enum SchedulerMessage {
     /// New limits on requests in flight in the drive: for reads, and for writes. The scheduler
     /// `fair` has a single limit for both together, and gives it twice.
     Depth([u32; 2]),
-    /// The queue dispatches nothing for a while. Fields: waiting group, reason, and nanoseconds.
+    /// The hardware queue dispatches nothing for some time. Fields: a group with waiting I/Os, the
+    /// reason of its wait, and the length of the pause in nanoseconds.
     Rests(GroupId, WaitReason, u64),
 }
 

@@ -1,9 +1,10 @@
-//! Counters of a drive's queues, one table row for each.
+//! `DiskCounter`: counters of a drive's queues, defined in one table.
 //!
-//! Each thread counts in an array of its own (account.rs), indexed by [`DiskCounter`];
-//! [`StatsSnapshot`] has the sums in the same order and a method for each. Reports and metrics list
-//! [`DiskCounter::ALL`], so a new counter needs a row here and the line that counts it. Values only
-//! grow.
+//! Each row of the table defines a counter: an enum variant, a method of [`StatsSnapshot`] and a
+//! help text. Each thread counts in its own array (account.rs), indexed by [`DiskCounter`].
+//! [`StatsSnapshot`] has the sums over all threads in the same order. Reports and metrics list
+//! [`DiskCounter::ALL`]. So a new counter needs only a row here and the code that increments it.
+//! Counters never decrease.
 
 use crate::account::stats::StatsSnapshot;
 
@@ -54,8 +55,9 @@ disk_counters! {
     Dispatches dispatches "Batches of requests handed to the driver.",
     Requeues requeues "Requests requeued because the driver was busy.",
     Timeouts timeouts "Requests that were not completed within the timeout.",
-    /// Usually counts each wait of a hardware queue for a tag once, however often the queue
-    /// retries. Counts every failed attempt in the designs `sq` and `per-volume`, and in any design
-    /// while the driver has as many requests as it accepts.
+    /// A hardware queue that waits for a tag is usually counted once, however often it tries again.
+    /// Every failed attempt is counted in two cases:
+    /// - in the designs `sq` and `per-volume`;
+    /// - while the driver has as many requests as it accepts.
     TagWaits tag_waits "Times that a hardware queue found no free tag.",
 }

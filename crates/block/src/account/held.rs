@@ -42,9 +42,9 @@ impl WaitSnapshot {
     }
 }
 
-/// The wait accounts of a volume or drive. `told` holds the largest sum reported so far for each
-/// group and reason. A report never shows less than `told`, even if an unfinished wait has changed
-/// its reason since the last report.
+/// The wait accounts of a volume or drive. `told` holds the largest waiting time reported so far
+/// for each group and reason, in nanoseconds. Later reports show at least that time. Without
+/// `told`, a reported time could decrease, because an unfinished wait may get another reason.
 pub(crate) struct WaitLedger<M: Machine> {
     pub(crate) accounts: AccountLedger<GroupWaitStats<M>>,
     told: BTreeMap<GroupId, [u64; WaitReason::ALL.len()]>,
@@ -70,14 +70,15 @@ impl<M: Machine> WaitLedger<M> {
 type StopWord<M> = Arc<<M as Machine>::Word>;
 
 fn hold_in<M: Machine>(stop: &StopWord<M>) -> WaitReason {
-    // Relaxed: wait statistics need only a recent reason.
+    // Relaxed: the result is used for statistics, so an older reason is acceptable.
     WaitReason::ALL[(stop.load(Order::Relaxed) & HOLD_MASK) as usize]
 }
 
 pub(crate) struct GroupWaitStats<M: Machine> {
     group: GroupId,
-    /// Waiting times: a counter for each [`WaitReason`], then one for I/Os in a hardware queue that
-    /// dispatches nothing. `settle` moves the last counter's time to the reason stored in `stop`.
+    /// Waiting times: one counter for each [`WaitReason`], and a last one for I/Os in a hardware
+    /// queue that dispatches nothing. `settle` moves the time of the last counter to the reason
+    /// that is stored in `stop`.
     by: [WaitCounter<M>; WaitReason::ALL.len() + 1],
     /// I/Os of the group that wait now, for any reason, and the time that they have waited so far.
     ages: WaitCounter<M>,
@@ -102,9 +103,9 @@ impl<M: Machine> GroupWaitStats<M> {
         self.by[hold as usize].add(units(ns));
     }
 
-    /// Updates the counters for a changed report of a group's waiting I/Os, from `said` to `next`,
-    /// and stores `next` in `said`. The counters by reason (`by`) treat each wait that began, ended
-    /// or got another reason since `said` as if it had done so at `at_ns`.
+    /// Replaces `said`, the last report of a group's waiting I/Os, by `next`, and updates the
+    /// counters. Since `said`, waits may have begun, ended or got another reason. In the counters
+    /// by reason (`by`), all these changes take effect at `at_ns`.
     pub(crate) fn say(&self, said: &mut ReportedWaits, next: ReportedWaits, at_ns: u64) {
         let at = units(at_ns);
         let (old, new) = (i64::from(said.waiting()), i64::from(next.waiting()));
@@ -121,8 +122,9 @@ impl<M: Machine> GroupWaitStats<M> {
         *said = next;
     }
 
-    /// Accounts the waits of bios in a hardware queue that dispatches nothing, up to `at_ns`. Moves
-    /// their time from the counter without a reason to that of the reason stored in `stop`.
+    /// Assigns a reason to the waits in a hardware queue that dispatches nothing. The time of these
+    /// waits up to `at_ns` is in the last counter in `by`. This call moves the time to the counter
+    /// of the reason stored in `stop`.
     pub(crate) fn settle(&self, at_ns: u64) {
         let Some(stop) = &self.stop else { return };
         let (_, ns) = self.by[Self::place(None)].at(units(at_ns));
@@ -192,8 +194,9 @@ impl<M: Machine> LedgerEntry for GroupServiceTimes<M> {
 pub(crate) struct DriveWaits<M: Machine> {
     ledger: M::Lock<WaitLedger<M>>,
     service: M::Lock<AccountLedger<GroupServiceTimes<M>>>,
-    /// For each hardware queue, the [`WaitReason`] that stops dispatch in the low `HOLD_BITS` bits,
-    /// and above them the microsecond until which the scheduler reports its decisions.
+    /// A word for each hardware queue. The low `HOLD_BITS` bits hold the [`WaitReason`] that stops
+    /// dispatch now. The bits above hold a time in microseconds: until then, the scheduler reports
+    /// its decisions.
     stops: Box<[StopWord<M>]>,
     decisions: Box<[SchedulerMessages<M>]>,
 }

@@ -66,7 +66,8 @@ impl<M: Machine> Histogram<M> {
         self.sum.add(value_ns.wrapping_mul(times));
     }
 
-    /// Counts `times` I/Os but leaves the sum unchanged; [`Snapshot::with_sum`] sets the sum later.
+    /// Adds `times` to the number of I/Os in the bucket. Does not change the histogram's sum:
+    /// [`Snapshot::with_sum`] sets the sum later.
     #[inline(always)]
     pub(crate) fn tally(&self, bucket: usize, value_ns: u64, times: u64) {
         self.counts[bucket].add(times);
@@ -188,8 +189,8 @@ impl Snapshot {
     pub fn quantile_ns(&self, fraction: f64) -> u64 {
         let count = self.count();
         if count == 0 {
-            // A snapshot made by `since` may have no counts and still a maximum, which covers the
-            // histogram's whole lifetime. The quantile of no values is 0, not that maximum.
+            // A snapshot made by `since` may have a maximum but no counts, because its maximum
+            // covers the histogram's whole lifetime. Without counts, the quantile is 0.
             return 0;
         }
         let rank = ((count as f64 * fraction) as u64).min(count.saturating_sub(1));

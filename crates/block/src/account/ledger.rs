@@ -22,7 +22,8 @@ pub(crate) trait LedgerEntry {
     fn add_to(&self, sum: &mut Self::Sum);
 }
 
-/// Open accounts that threads write, and sums of closed ones for each key (such as a tenant).
+/// Accounts, each a set of statistics that one thread writes. When a thread has ended, its account
+/// is added to a sum and freed. There is one sum for each key, such as a tenant.
 pub(crate) struct AccountLedger<T: LedgerEntry> {
     open: Vec<Arc<T>>,
     closed: BTreeMap<T::Key, T::Sum>,
@@ -46,8 +47,9 @@ impl<T: LedgerEntry> AccountLedger<T> {
     fn close_left(&mut self) {
         let closed = &mut self.closed;
         self.open.retain_mut(|entry| {
-            // `Arc::get_mut` returns the account only after its thread has dropped it, and makes
-            // the thread's last counts visible here; `Arc::strong_count` might not.
+            // `Arc::get_mut` succeeds only after the account's thread has dropped its reference. It
+            // then also makes the thread's last counts visible here, which `Arc::strong_count` does
+            // not guarantee.
             let gone = Arc::get_mut(entry);
             if let Some(entry) = &gone {
                 entry.add_to(closed.entry(entry.key()).or_default());
@@ -71,7 +73,9 @@ impl<T: LedgerEntry> AccountLedger<T>
 where
     T::Sum: Clone,
 {
-    /// Returns the sum of each key's accounts, and frees the accounts of ended threads.
+    /// Returns the sums of all accounts, one sum for each key (such as a tenant). An account is a
+    /// set of statistics that one thread writes. Accounts of ended threads are freed, but their
+    /// counts stay in the sums.
     pub(crate) fn sums(&mut self) -> BTreeMap<T::Key, T::Sum> {
         self.close_left();
         let mut sums = self.closed.clone();

@@ -1,10 +1,15 @@
 //! Accounting by tenant: the I/Os that a volume completed for each tenant, as the tenant saw them.
 //!
-//! The submitting channel counts each bio once, with the time from submission until the bio is
-//! handed back. An unsplit bio is counted with the batch in which it completes (account.rs), or
-//! when another thread delivers it. A split bio is counted when its last part completes. Each
-//! tenant has one account for each channel, made on the tenant's first I/O. The volume keeps the
-//! ledger; all tenants together are the volume's total. Kernel counterpart: blk-cgroup's `io.stat`.
+//! The channel that submitted a bio counts it once, with the time from submission until the bio is
+//! handed back. There are three cases:
+//! - Unsplit bio, completed by the channel's thread: counted with its completion batch
+//!   (account.rs).
+//! - Unsplit bio, completed by another thread: counted when the channel takes delivery of the bio.
+//! - Split bio: counted when its last part has completed.
+//!
+//! Each channel has one account for each tenant, made on the tenant's first I/O. The volume keeps
+//! the ledger of accounts; the sum over all tenants is the volume's total. Kernel counterpart:
+//! blk-cgroup's `io.stat`.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -129,7 +134,7 @@ impl<M: Machine> TenantLedger<M> {
         TenantLedger(M::Lock::new("tenants", accounts))
     }
 
-    /// Registers one thread's account of a group's waiting times.
+    /// Registers an account: the waiting times of one group's I/Os, measured by one thread.
     pub(crate) fn open_held(&self, account: GroupWaitStats<M>) -> Arc<GroupWaitStats<M>> {
         self.0.lock().held.get_or_insert_with(|| Box::new(WaitLedger::new())).accounts.open(account)
     }

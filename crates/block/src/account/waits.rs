@@ -10,16 +10,18 @@ use millrace_machine::{Counter, Machine};
 
 use crate::account::hold::WaitReason;
 
-/// Width in bits of the sum in `WaitCounter::now`; the upper 16 bits are a number of I/Os.
+/// Number of low bits of `WaitCounter::now` that hold a sum of times. The upper 16 bits hold a
+/// number of I/Os.
 const SUM_BITS: u32 = 48;
 const SUM_MASK: u64 = (1 << SUM_BITS) - 1;
 /// log2 of the unit of waiting times in nanoseconds: all sums are in units of 1,024 ns.
 const UNIT_BITS: u32 = 10;
-/// Largest sum in `WaitCounter::now`, in units of 1,024 ns (about 2 years in total). `spill` moves
-/// a larger sum to `WaitCounter::over`, before it overflows.
+/// Limit on the sum in `WaitCounter::now`, in units of 1,024 ns (about 2 years). `spill` moves a
+/// sum of this size to `WaitCounter::over`, before the sum overflows.
 const FULL: u64 = 1 << (SUM_BITS - 2);
-/// Largest number of waiting I/Os in one `ReportedWaits`. Up to four reports of a group, such as
-/// one for each priority class, share a count of 16 bits, so each gets a quarter of its range.
+/// Largest number of waiting I/Os in one `ReportedWaits`. A group may have up to four reports, for
+/// example one for each priority class. A 16-bit counter adds up all reports of the group, so each
+/// report gets a quarter of the range.
 const WAITING_MAX: u32 = (1 << 14) - 1;
 
 pub(crate) fn units(ns: u64) -> u64 {
@@ -28,7 +30,8 @@ pub(crate) fn units(ns: u64) -> u64 {
 
 pub(crate) struct WaitCounter<M: Machine> {
     now: M::Counter,
-    /// Sum of waiting times that `spill` moved here out of `now`, in units of 1,024 ns.
+    /// Sum of waiting times that `spill` has moved from the field `now` to this field, in units of
+    /// 1,024 ns.
     over: M::Counter,
 }
 
@@ -37,8 +40,8 @@ impl<M: Machine> WaitCounter<M> {
         WaitCounter { now: M::Counter::new(), over: M::Counter::new() }
     }
 
-    /// Adds `more`, which may be negative, to the number of waiting I/Os, and `sum`, in units of
-    /// 1,024 ns and in two's complement, to the sum of their waiting times.
+    /// Adds `more` to the number of waiting I/Os, and `sum` to the sum of their waiting times.
+    /// `sum` is in units of 1,024 ns. Both may be negative (`sum` in two's complement).
     pub(crate) fn change(&self, more: i64, sum: u64) {
         let old = self.now.get();
         let count = (old >> SUM_BITS).wrapping_add_signed(more);
@@ -64,8 +67,9 @@ impl<M: Machine> WaitCounter<M> {
         }
     }
 
-    /// Returns the number of waiting I/Os, and the sum of their waiting times in nanoseconds, at
-    /// time `now` (in units of 1,024 ns). During a call of `spill`, the sum may be too small.
+    /// Returns the number of waiting I/Os, and the sum of waiting times in nanoseconds. `now` is
+    /// the present time in units of 1,024 ns. If another thread runs `spill` meanwhile, the sum may
+    /// be too small.
     pub(crate) fn at(&self, now: u64) -> (u64, u64) {
         loop {
             let over = self.over.get();

@@ -59,7 +59,8 @@ impl Buffer {
     /// Takes back the memory that [`Buffer::into_raw`] gave up.
     ///
     /// # Safety
-    /// Both values come from one call of `into_raw`, and are passed to `from_raw` only once.
+    /// `start` and `len_bytes` come from one call of `into_raw`, and are passed to `from_raw` only
+    /// once.
     pub(crate) unsafe fn from_raw(start: NonNull<u8>, len_bytes: usize) -> Self {
         Buffer { start, len_bytes }
     }

@@ -23,7 +23,7 @@ pub enum ErrorKind {
     NotSupported,
 }
 
-/// A set-up error: a kind for the program and a message for a person.
+/// An error of a set-up function, with a kind for programs and a message for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     kind: ErrorKind,

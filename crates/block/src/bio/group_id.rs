@@ -2,7 +2,7 @@
 //!
 //! [`Groups`](crate::Groups) assigns the numbers and keeps the settings that belong to them.
 
-/// The number of a group: tenants that share a weight, limits and a latency target.
+/// Number of a group. All tenants of a group share a weight, limits and a latency target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]
 pub struct GroupId(pub u16);

@@ -27,8 +27,9 @@ pub struct QueueLimits {
     pub io_opt: u32,
     /// Longest read or write that the device accepts, in sectors.
     pub max_sectors: u32,
-    /// Longest read or write that merging builds, in sectors; for devices that handle several short
-    /// requests faster than a long one. Values from `max_sectors` on have no effect.
+    /// Length up to which bios are merged into one read or write, in sectors. Useful for devices
+    /// that handle several short requests faster than a long one. A value of `max_sectors` or more
+    /// has no effect.
     pub merge_sectors: u32,
     /// Largest number of memory segments in one request.
     pub max_segments: u16,
@@ -55,7 +56,8 @@ pub struct QueueLimits {
 pub struct Features {
     /// The device has a volatile cache: a completed write may be lost if no flush followed.
     pub volatile_cache: bool,
-    /// The volatile cache is memory of this process, whose crash loses writes without a flush.
+    /// The volatile cache is memory of this process. If the process crashes, completed writes that
+    /// were not flushed are lost.
     pub process_cache: bool,
     /// The device executes FUA writes itself. Otherwise the block layer flushes after the write.
     pub fua: bool,
@@ -100,10 +102,10 @@ impl QueueLimits {
         self.merge_sectors.min(self.max_sectors)
     }
 
-    /// Checks the fields alone and against each other, and rounds lengths down to whole blocks.
+    /// Checks each field and the relations between fields. Rounds lengths down to whole blocks.
     ///
     /// # Errors
-    /// `InvalidSetting`, naming the field and its value.
+    /// `InvalidSetting`, with the name and value of the wrong field.
     pub fn validate(mut self) -> Result<QueueLimits, Error> {
         let block = self.logical_block_size;
         check(
@@ -133,8 +135,8 @@ impl QueueLimits {
         Ok(self)
     }
 
-    /// Returns the limits of a device whose data lies on two devices, with the limits `self` and
-    /// `other`: the stricter value of each field.
+    /// Combines the limits of two devices, `self` and `other`. Returns the limits of a device that
+    /// stores its data on these two devices: the stricter value of each field.
     #[must_use]
     pub fn stack(self, other: QueueLimits) -> QueueLimits {
         QueueLimits {

@@ -112,8 +112,9 @@ pub(crate) struct BioSetRef<M: Machine>(*const BioSet<M>);
 unsafe impl<M: Machine> Send for BioSetRef<M> {}
 
 impl<M: Machine> BioSetRef<M> {
-    /// Counts one more timed-out request of `bio_set` whose memory a drive may still use. The set
-    /// is not freed while the number of these requests (`abandoned`) is not 0.
+    /// Creates a reference to `bio_set`, for a timed-out bio with memory that a drive may still
+    /// use. The field `abandoned` counts these references. The set is not freed while the count is
+    /// not 0.
     pub(crate) fn new(bio_set: *const BioSet<M>) -> Self {
         // SAFETY: the bio is still in use, so its set exists.
         unsafe { &*bio_set }.abandoned.fetch_add(1, Order::SeqCst);

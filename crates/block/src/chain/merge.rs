@@ -1,9 +1,12 @@
 //! Merging: two bios that are adjacent on the drive become one request.
 //!
-//! Called by plugs (which compare only with the drive's last bio), the `sq` stack, sort.rs and the
-//! schedulers. The first bio in sector order heads a bio chain and carries its totals. Only this
-//! file decides whether two chains fit into one request; the longest request that merging may build
-//! comes from the drive's limits (`QueueLimits::merge_max`). Kernel counterpart: block/blk-merge.c,
+//! Merged bios form a bio chain. The first bio in sector order heads the chain, and stores the
+//! number of sectors and segments of the whole chain. Only this file decides if two chains fit into
+//! one request. The drive's limits (`QueueLimits::merge_max`) set the longest request that merging
+//! may build.
+//!
+//! Plugs, the `sq` stack, sort.rs and the schedulers merge bios with these functions. A plug
+//! compares a new bio only with the drive's last bio. Kernel counterpart: block/blk-merge.c,
 //! `blk_attempt_bio_merge`.
 #![allow(unsafe_code)]
 

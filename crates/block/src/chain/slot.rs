@@ -31,15 +31,15 @@ pub(crate) enum BioStage {
     Postflush,
 }
 
-/// Memory layout of a part of a striped bio: a piece of memory for each chunk of the part's drive,
-/// and between the pieces gaps, which hold the chunks of the other drives.
+/// Memory layout of one part of a striped bio. A part has the chunks of one drive. In the bio's
+/// memory, there are gaps between these chunks. The gaps hold the chunks of the other drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct BioStride {
     /// log2 of the chunk size in sectors.
     pub(crate) chunk_shift: u16,
-    /// Number of drives in the stripe. Of every `width` consecutive chunks of the bio's memory, one
-    /// belongs to the part; the others are a gap. 1 for memory without gaps.
+    /// Number of drives in the stripe. In the bio's memory, each chunk of the part is followed by
+    /// `width - 1` chunks of other drives. 1 if the part's memory has no gaps.
     pub(crate) width: u16,
 }
 
@@ -47,8 +47,9 @@ impl BioStride {
     pub(crate) const NONE: BioStride = BioStride { chunk_shift: 0, width: 1 };
 }
 
-/// Times at which a bio that waited in the layer got its request (G) and was inserted into a queue
-/// (I), in nanoseconds after its submission (Q), at most 4.29 s. Both are 0 for a bio that went
+/// Waiting times of a bio before dispatch, in nanoseconds since its submission (Q). `g_ns` is the
+/// time at which the bio got a request (G). `i_ns` is the time of insertion into a queue (I).
+/// Longer times than 4.29 s are stored as `u32::MAX`. Both fields are 0 for a bio that went
 /// straight from the plug to the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WaitTimes {
@@ -65,17 +66,18 @@ fn since(q_ns: u64, now_ns: u64) -> u32 {
     u32::try_from(now_ns.saturating_sub(q_ns)).unwrap_or(u32::MAX)
 }
 
-/// A slot of a `BioSet`: a bio and the layer's state for it.
+/// A slot of a `BioSet`: a bio and the block layer's state for it.
 ///
-/// The fields from `chain_segments` to `status` lie in one aligned word, so that a single store
-/// sets them all for a bio that goes whole to one drive.
+/// The fields from `chain_segments` to `status` lie in one aligned 64-bit word. So a single store
+/// can set them all when a bio goes to a drive without a split.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct BioSlot<M: Machine> {
     pub(crate) next: Option<BioRef<M>>,
     /// Next bio of the same request, in sector order.
     pub(crate) chained: Option<BioRef<M>>,
-    /// Slot of the last bio in the chain (bios merged into one request) that begins here.
+    /// Slot of the last bio in the chain (bios merged into one request). Valid in the slot of the
+    /// chain's first bio.
     pub(crate) tail: *mut BioSlot<M>,
     /// For a part of a split bio: the split bio's handle, as a number from `BioRef::as_bits`. Only
     /// the channel's thread uses this field.
@@ -87,9 +89,10 @@ pub(crate) struct BioSlot<M: Machine> {
     /// A bio is put in at submission and taken out at completion. The slot never drops a bio.
     pub(crate) bio: ManuallyDrop<Bio>,
     pub(crate) chain_sectors: SectorCount,
-    /// For a part of a split bio: byte offset of its data in the split bio's memory. For a split
-    /// bio: number of drives for which all parts are made; with `SplitRule::Chunks`, number of
-    /// sectors that are in parts.
+    /// The meaning depends on the bio:
+    /// - Part of a split bio: byte offset of its data in the split bio's memory.
+    /// - Split bio: number of drives for which all parts are made.
+    /// - Split bio with `SplitRule::Chunks`: number of sectors that are in parts.
     pub(crate) offset: u32,
     pub(crate) chain_segments: u16,
     pub(crate) stride: BioStride,
@@ -99,8 +102,8 @@ pub(crate) struct BioSlot<M: Machine> {
     /// For a split bio: number of its parts that have not completed.
     pub(crate) remaining: u32,
     pub(crate) member: u16,
-    /// For a split bio: true once all parts of the present stage (preflush, data or final flush)
-    /// are made.
+    /// For a split bio: true if all parts of its present stage (preflush, data or final flush)
+    /// exist.
     pub(crate) all_made: bool,
     /// For a part of a split bio: true if the submitter owns the memory of the split bio.
     pub(crate) of_foreign: bool,
@@ -173,10 +176,11 @@ impl<M: Machine> BioSlot<M> {
         self.strided_piece(done, len)
     }
 
-    /// Returns the contiguous memory that begins `done` bytes into a part of a striped bio.
+    /// Returns contiguous memory of a part of a striped bio, from byte `done` of the part on.
     /// Example: 4 drives, chunks of 8 sectors, and a part that begins at sector 6 of its drive. The
-    /// part's first 2 sectors begin `offset` bytes into the bio's memory. Its next 8 sectors begin
-    /// 2 + 3 * 8 sectors later, because the chunks of the 3 other drives lie between.
+    /// part's first 2 sectors lie at byte `offset` of the bio's memory. The next 8 sectors of the
+    /// part lie 2 + 3 * 8 sectors after `offset`. Between the two pieces are the chunks of the 3
+    /// other drives.
     fn strided_piece(&self, done: u32, len: u32) -> Segment {
         let chunk_bytes = 1u64 << (u32::from(self.stride.chunk_shift) + SECTOR_SHIFT);
         let in_chunk = (self.dev_sector << SECTOR_SHIFT) & (chunk_bytes - 1);
@@ -193,7 +197,8 @@ impl<M: Machine> BioSlot<M> {
         self.waited.g_ns = since(self.q_ns, now_ns).max(1);
     }
 
-    /// Records that the bio is inserted into a queue (I) now. Only the first call has an effect.
+    /// Records that the bio is inserted into a queue at `now_ns` (trace event I). Later calls have
+    /// no effect.
     #[inline]
     pub(crate) fn mark_inserted(&mut self, now_ns: u64) {
         if self.waited.i_ns == 0 {

@@ -34,7 +34,8 @@ use crate::trace::blktrace::EventCode;
 use crate::volume::Volume;
 use crate::volume::serving::Serving;
 
-/// BLK_MAX_REQUEST_COUNT: with so many requests for one drive, the plug sends its requests.
+/// Number of requests for one drive at which the plug sends all its requests. Kernel counterpart:
+/// `BLK_MAX_REQUEST_COUNT`.
 const REQUESTS_MAX: u32 = 16;
 
 struct PluggedRequest<M: Machine> {
@@ -149,14 +150,15 @@ impl<M: Machine> VolumePlug<M> {
         left
     }
 
-    /// Returns the number of entries that are not sent yet, for which the channel retries:
-    /// requests, waiting and refused bios, and refused flushes.
+    /// Returns the number of entries that still wait to be sent. Entries are requests, waiting
+    /// bios, refused bios, and drives with refused flushes.
     pub(crate) fn plugged(&self, members: &[VolumeMember<M>]) -> u32 {
         let flushes = members.iter().filter(|member| !member.plug.is_empty()).count();
         self.len() + flushes as u32
     }
 
-    /// Adds a bio to the list, merged if possible, or behind bios that wait for a tag.
+    /// Adds a bio to the plug: merges it into a plugged request, or gets a request for it. While
+    /// older bios wait for a tag, the bio waits behind them.
     pub(crate) fn plug(&mut self, slot: BioRef<M>, to: &mut BioSubmission<M>) {
         if self.blocked.is_empty() {
             self.plug_or_block(slot, to);

@@ -25,24 +25,26 @@ pub(crate) struct BioChecks {
     /// limits memory segments, or has boundaries that no request may cross.
     plain_max: u32,
     /// Longest read or write, in sectors, that all drives accept without a split. Not raised while
-    /// split bios wait to send their next part: longer bios that need no split would overtake them.
+    /// split bios wait to send their next part. Otherwise longer bios, which then need no split,
+    /// would overtake the waiting bios.
     pub(crate) whole_max: u32,
-    /// While a trace is recorded: longest read or write, in sectors, that would take the fast path
-    /// without the recording. Otherwise 0.
+    /// Longest read or write, in sectors, that would take the fast path if no trace were recorded.
+    /// 0 while no trace is recorded.
     recorded_sectors: u32,
     read_only: bool,
     pub(crate) traced: bool,
     has_sink: bool,
     pub(crate) watched: bool,
-    /// True if every bio must go through `BioSubmission::admit`, which chooses the plug for the
-    /// bio.
+    /// True while every bio must go through `BioSubmission::admit`, because the volume has a single
+    /// plug for all drives.
     pub(crate) admits_each: bool,
     /// True while too many bio chains (bios merged into one future request) wait for the drives'
     /// workers. A channel with I/O in flight then accepts no bio.
     pub(crate) pressed: bool,
-    /// True if polls that find completions ready must still poll the drives' queues now and then:
-    /// with several drives, so that a busy drive starves no other; with an `OwnerOnly` queue,
-    /// because no other thread may serve it.
+    /// True if the channel must poll the drives' queues regularly, even if it always has completed
+    /// bios at hand. There are two reasons:
+    /// - The volume has several drives: a busy drive must not starve the others.
+    /// - A drive's queues are `OwnerOnly`: only the thread that owns such a queue may poll it.
     pub(crate) polls_always: bool,
 }
 
@@ -70,8 +72,9 @@ impl BioChecks {
         checks
     }
 
-    /// Follows a change of the longest read or write that all drives accept. While `stalled` split
-    /// bios wait to send their next part, `whole_max` does not grow.
+    /// Updates the longest read or write that all drives accept without a split. `stalled` is the
+    /// number of split bios that wait to send their next part. While it is not 0, `whole_max` does
+    /// not grow.
     pub(crate) fn follow_pieces<M: Machine>(&mut self, members: &[VolumeMember<M>], stalled: u32) {
         let longest = members.iter().map(|member| member.limits.max_sectors).min().unwrap_or(0);
         if longest == self.whole_max || stalled > 0 && longest > self.whole_max {
@@ -88,13 +91,15 @@ impl BioChecks {
         self.traced = self.has_sink || recorded;
     }
 
-    /// Recomputes the longest bio for the fast path: none while a trace is recorded, the volume has
-    /// a single plug for all drives (`admits_each`), or too many bios wait for workers (`pressed`).
+    /// Recomputes the longest bio that may take the fast path. No bio may take it in three cases:
+    /// - A trace is recorded, or a trace sink is set.
+    /// - The volume has a single plug for all drives (`admits_each`).
+    /// - Too many bios wait for workers (`pressed`).
     pub(crate) fn settle(&mut self) {
         self.watched = self.traced || self.admits_each;
         let usual = !(self.has_sink || self.admits_each || self.pressed);
-        // `longest` is at most the volume's size. So `capacity - nr` in `is_plain_up_to`, where
-        // `nr` is at most `longest`, cannot wrap around.
+        // `longest` is at most the volume's size, and `nr` in `is_plain_up_to` is at most
+        // `longest`. So the subtraction `capacity - nr` there cannot wrap around.
         let longest = u64::from(self.plain_max).min(self.capacity) as u32;
         let open = if usual { longest } else { 0 };
         (self.plain_sectors, self.recorded_sectors) =
@@ -116,8 +121,9 @@ impl BioChecks {
     #[inline(always)]
     fn is_plain_up_to(&self, sectors: u32, bio: &Bio) -> bool {
         let nr = u64::from(bio.nr_sectors);
-        // Only reads and writes have segments, and of these two operations only `Op::Write` is odd.
-        // So the lowest bit of `op` rejects writes to a read-only volume.
+        // Only reads and writes have segments, so `op` is one of the two. `Op::Write` is odd, and
+        // `Op::Read` even. If the volume is read-only, the lowest bit of `op` makes the check fail
+        // for writes.
         bio.nr_segments() == 1
             && bio.flags.0 | (bio.op as u8 & u8::from(self.read_only)) == OpFlags::NONE.0
             && bio.nr_sectors.wrapping_sub(1) < sectors
@@ -125,7 +131,8 @@ impl BioChecks {
             && bio.sector <= self.capacity.wrapping_sub(nr)
     }
 
-    /// Checks if a bio can be served at all, with the volume's present size if necessary.
+    /// Checks if the volume can serve a bio. If the bio lies beyond the known size, reads the
+    /// volume's present size and checks again.
     pub(crate) fn check<M: Machine>(
         &mut self,
         bio: &Bio,

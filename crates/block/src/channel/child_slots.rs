@@ -1,9 +1,10 @@
-//! `ChildSlots`: bio slots that a channel reserves for the parts of split bios on one drive, and
-//! the split bios that wait for such a slot.
+//! `ChildSlots`: bio slots that a channel reserves for one drive, and the split bios that wait for
+//! such a slot.
 //!
-//! Owned by a `VolumeMember`; used by split.rs. Each drive has a share of its own, so that a drive
-//! that does not answer cannot take the slots for parts of the other drives. Groups take turns, so
-//! that the large I/Os of one group do not all go before those of another.
+//! Each part of a split bio takes a bio slot. Each drive has its own slots, so a drive that does
+//! not answer cannot use up another drive's slots. Groups with waiting bios take turns, so the
+//! large I/Os of one group do not delay all I/Os of another group. Owned by a `VolumeMember`; used
+//! by split.rs.
 
 use alloc::collections::VecDeque;
 

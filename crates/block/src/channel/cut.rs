@@ -40,8 +40,8 @@ pub(crate) fn cut_to_limits<M: Machine>(
     (whole - whole % limits.logical_sectors(), segments)
 }
 
-/// Faster version of [`cut_to_limits`] for reads and writes on a drive without limits on segments
-/// or chunks. A part that fits into one request is not cut.
+/// Faster version of [`cut_to_limits`] for reads and writes. The drive must accept any memory
+/// segments and have no chunk boundaries. A part that fits into one request is not cut.
 #[inline(always)]
 pub(crate) fn cut_plainly<M: Machine>(
     part: &BioSlot<M>,

@@ -47,14 +47,16 @@ pub(crate) struct VolumeMember<M: Machine> {
     pub(crate) outstanding: u32,
     /// True if bios of this channel may be in the hardware queue assigned to the channel.
     pub(crate) served_here: bool,
-    /// True if a flush of this channel may wait for the drive's flush in flight. The channel's
-    /// queue may have to send the waiting flush then, so the channel polls that queue.
+    /// True if a flush of this channel may wait until the drive's flush in flight has completed.
+    /// The channel then polls its hardware queue, because that queue may have to send the waiting
+    /// flush.
     pub(crate) flushes: bool,
     merges: bool,
     merged: Option<MergeKind>,
     /// True if batches may take the fast path: the disk allows it, and `Stamp::Batch` is set.
     pub(crate) is_direct: bool,
-    /// True if the drive accepts any memory segments, and requests across any sector boundary.
+    /// True if the drive accepts memory segments of any length, across any memory boundary, and
+    /// requests across any sector boundary.
     pub(crate) takes_plain: bool,
     pub(crate) limits: QueueLimits,
     piece_sectors: u64,
@@ -206,13 +208,13 @@ impl<M: Machine> VolumeMember<M> {
             self.stand_in(run);
         }
         if self.looks_here() || everywhere {
-            // A flush that waits for another flush is in no queue, so a poll cannot find it.
-            // `flushes` is cleared only if the drive had no flush before the poll and has none
-            // after it, and none moved meanwhile.
+            // A flush that waits for another flush is in no hardware queue, so a poll does not find
+            // it. So `flushes` is cleared only if the drive had no flush before and after the poll.
+            // Also, no flush may have moved to a queue in between.
             let before =
                 if self.flushes { self.disk.flush.lock().moves_while_idle() } else { None };
-            // Set to true in case another thread serves the queue: `run_queue` then leaves the
-            // value unchanged, and the queue may still hold bios of this channel.
+            // `run_queue` leaves `left_busy` unchanged if another thread serves the queue. The
+            // queue may then still hold bios of this channel, so `left_busy` starts as true.
             run.left_busy = true;
             self.run_queue(run);
             self.served_here = run.left_busy;
@@ -223,8 +225,8 @@ impl<M: Machine> VolumeMember<M> {
         }
     }
 
-    /// Polls the queue. If another thread serves the queue, another poll follows soon, because that
-    /// thread may leave while the drive still has I/O of this channel.
+    /// Polls the queue. If another thread serves the queue, asks for another poll soon. The other
+    /// thread may stop serving while the drive still has I/O of this channel.
     fn run_queue(&mut self, run: &mut SubmitContext<M>) {
         let was_inside = self.context(run).run_queue();
         if !was_inside && self.outstanding > 0 && self.disk.kind() == QueueKind::AnyThread {
@@ -258,7 +260,7 @@ impl<M: Machine> VolumeMember<M> {
     }
 
     pub(crate) fn has_work(&self, owner: u64) -> bool {
-        // Only a channel with bios in flight polls a hardware queue that any thread may run.
+        // A hardware queue that any thread may run is polled only by channels with bios in flight.
         let mine = self.outstanding > 0 || self.disk.kind() == QueueKind::OwnerOnly;
         mine && self.looks_here() && self.hctx().has_pending_for(owner)
             || self.disk.driver.is_stacked() && self.hctx().driver_has_work(owner)

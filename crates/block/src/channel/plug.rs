@@ -11,7 +11,7 @@ use crate::chain::merge::{MergeKind, touch, try_merge};
 use crate::chain::slot::{BioList, BioRef};
 
 pub(crate) struct Plug<M: Machine> {
-    /// All bio chains but the last one.
+    /// All bio chains (bios merged into one future request) of the plug, except the last one.
     pub(crate) older: BioList<M>,
     /// The last bio chain (bios merged into one future request). Kept outside `older`, so that a
     /// front merge can replace the first bio of the chain.

@@ -1,9 +1,10 @@
-//! Collection of completions: ended bios go to the program, ended parts to their split bios.
+//! Collection of completions: takes ended bios back from the queues and hands them to the program.
 //!
-//! The code is the part of `Channel` that takes bios back from the queues; channel.rs submits bios.
-//! Bios come from the submit context (completed on this thread) and from the bio set (delivered by
-//! other threads); parts go to their parents (split.rs). Memory that a drive may still write after
-//! a timeout stays in quarantine. Kernel counterpart: `bio_endio`, `io_uring`'s completion queue.
+//! The code is a part of `Channel`; channel.rs has the part that submits bios. Ended bios come from
+//! two sources: the submit context (completed by this thread) and the bio set (delivered by other
+//! threads). An ended part of a split bio goes to that split bio (split.rs), not to the program. If
+//! a drive may still write memory after a timeout, the memory stays in quarantine. Kernel
+//! counterpart: `bio_endio`, `io_uring`'s completion queue.
 
 use core::mem::ManuallyDrop;
 
@@ -79,7 +80,8 @@ impl<M: Machine> Channel<M> {
         handed
     }
 
-    /// Submits parts that this poll has plugged, such as the data after a flush.
+    /// Sends the parts of split bios that this poll has put into plugs. An example is the data of a
+    /// bio after its preflush.
     #[inline(always)]
     fn start_parts(&mut self) {
         if self.sub.batch.has_parts {
@@ -132,12 +134,12 @@ impl<M: Machine> Channel<M> {
         self.sub.run.publish();
     }
 
-    /// Polls as [`Channel::poll`] does, for a program that reuses the same memory for many I/Os.
-    /// The callback `next` gets each completed bio in place, and either submits it again (with
-    /// another sector, operation or contents) or drops it. Resubmitted bios start with the next
-    /// call.
+    /// Polls like [`Channel::poll`], for a program that uses the same memory for many I/Os. The
+    /// callback `next` gets each completed bio. The callback either changes the bio (sector,
+    /// operation or contents) and submits it again, or drops it. Bios submitted again are sent to
+    /// the drives by the next call at the latest.
     ///
-    /// A resubmitted bio that can never be served is handed over again, with the reason as its
+    /// If a bio submitted again can never be served, the callback gets it once more, with an error
     /// status.
     #[inline]
     pub fn poll_again(
@@ -199,9 +201,8 @@ impl<M: Machine> Channel<M> {
             return self.sub.start(slot, false);
         }
         match self.sub.checks.check(&slot.bio, &self.sub.volume) {
-            // A bio off the fast path may complete while it is submitted, and the loop of
-            // `poll_again` might then hand it to the program twice. So it is submitted after that
-            // loop.
+            // A bio off the fast path may complete during its submission. The loop of `poll_again`
+            // might then hand it to the program twice. So the bio is submitted after that loop.
             Ok(()) => self.again.push_back(slot),
             Err(status) => {
                 // A refused bio was never in flight, so its time of submission is set to its time
@@ -226,8 +227,8 @@ impl<M: Machine> Channel<M> {
         handed
     }
 
-    /// Returns the next completed bio that was not split. Parts of split bios that are found before
-    /// it are counted as completed for their split bio.
+    /// Returns the next completed bio that was not split. Completed parts that come before it in
+    /// the list are counted as completed for their split bios.
     #[inline(always)]
     fn next_whole(&mut self) -> Option<BioRef<M>> {
         while let Some(slot) = self.sub.run.done.pop_front() {
@@ -243,8 +244,9 @@ impl<M: Machine> Channel<M> {
         None
     }
 
-    /// Returns the next ended bio that was split, or that ended without I/O (invalid or aborted).
-    /// `handed` counts the bios handed over in this call of [`Channel::poll_again`].
+    /// Returns the next bio of `BioSubmission::finished`: a bio that was split, or that reached no
+    /// drive. `handed` is the number of bios that this call of [`Channel::poll_again`] has handed
+    /// to the program.
     #[inline(always)]
     fn next_of_others(&mut self, handed: usize) -> Option<BioRef<M>> {
         match self.sub.finished.len() | self.sub.stalled {
@@ -253,8 +255,8 @@ impl<M: Machine> Channel<M> {
         }
     }
 
-    /// Makes the next parts of split bios that wait for a free bio slot. Then, if `wanted` is true,
-    /// returns the next bio of `BioSubmission::finished`.
+    /// Continues split bios that wait for a free bio slot for their next part. Then, if `wanted` is
+    /// true, returns the next bio of `BioSubmission::finished`.
     #[inline(always)]
     fn next_finished(&mut self, wanted: bool) -> Option<BioRef<M>> {
         if self.sub.stalled > 0 {

@@ -51,11 +51,12 @@ impl<M: Machine> BioSubmission<M> {
     }
 
     /// Makes the parts of the split bio `parent` for its present stage (preflush, data or final
-    /// flush). If a part finds no free bio slot, `parent` waits for a slot, otherwise for its parts
-    /// to complete. A stage without parts ends at once.
+    /// flush). If no bio slot is free for a part, `parent` waits for a slot, and the remaining
+    /// parts are made later. If all parts are made and none is in flight, the next stage begins at
+    /// once.
     fn make_parts(&mut self, mut parent: BioRef<M>) {
-        // A part's submission time is now: the split bio may have waited long for a bio slot, or
-        // for an earlier stage to complete.
+        // The submission time of the parts is the present time. The split bio may be much older,
+        // because it waited for a bio slot or for an earlier stage.
         self.batch.parts_ns = match self.batch.now_ns {
             0 => M::now(),
             now_ns => now_ns,
@@ -84,8 +85,8 @@ impl<M: Machine> BioSubmission<M> {
         if parent.remaining == 0 {
             self.next_stage(parent);
         } else {
-            // From now on, only the parts refer to `parent`: each keeps the handle as a number in
-            // `BioSlot::parent`. `part_done` turns the number into the handle again.
+            // Only the parts refer to `parent` now: each part stores the handle as a number in
+            // `BioSlot::parent`. `part_done` turns this number back into the handle.
             core::mem::forget(parent);
         }
     }
@@ -141,9 +142,10 @@ impl<M: Machine> BioSubmission<M> {
     }
 
     /// Makes the next part of the split bio `parent` in its present stage (preflush, data or final
-    /// flush). `span` is the index of the bio's first drive and the number of its drives.
-    /// `parent.offset` is the number of drives that already have all their parts. On the drive
-    /// after these, the first `parent.dev_sector` sectors of the bio's data already have parts.
+    /// flush). `span` is the index of the bio's first drive and the number of its drives. Two
+    /// fields of `parent` store the progress:
+    /// - `offset`: number of drives that have all their parts.
+    /// - `dev_sector`: on the next drive, number of sectors of the bio's data that are in parts.
     fn next_part(
         &mut self,
         parent: &mut BioRef<M>,
@@ -170,8 +172,8 @@ impl<M: Machine> BioSubmission<M> {
         NextPart::Made
     }
 
-    /// Returns true if this bio must wait behind bios of its group that wait for a free bio slot on
-    /// the drive. Returns false while `resume_stalled` continues that drive's waiting bios.
+    /// Returns true if the bio must wait behind bios of its group that wait for a free bio slot.
+    /// Returns false while `resume_stalled` continues the waiting bios of drive `member`.
     #[inline(always)]
     pub(crate) fn is_behind(&self, slot: &BioSlot<M>, member: u16) -> bool {
         self.stalled > 0 && self.resumes != Some(member) && {
@@ -210,7 +212,8 @@ impl<M: Machine> BioSubmission<M> {
         if made >= part.nr_sectors {
             return NextPart::Made;
         }
-        // If parts of different bios of a group alternated, a hard disk would seek back and forth.
+        // The bio waits if older bios of its group wait. Otherwise the parts of several bios could
+        // alternate, and a hard disk would seek back and forth.
         if self.is_behind(parent, member)
             || self.members[usize::from(member)].child_slots.free.is_empty()
         {

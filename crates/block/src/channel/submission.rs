@@ -1,10 +1,11 @@
-//! `BioSubmission`: the submitting side of a channel: bios go into plugs, and plugs to the drives.
+//! `BioSubmission`: the submitting side of a channel: puts bios into plugs, and sends them to
+//! drives.
 //!
-//! A `Channel` owns it and only the channel's thread uses it, so nothing here is locked. It owns
-//! the free slots, the members (one for each drive, with its plug) and the submit context. A plain
-//! read or write of one drive goes straight into that drive's plug; other bios become parents with
-//! parts (split.rs). If other threads may serve a batch, unplug.rs decides which thread serves it.
-//! Kernel counterpart: `submit_bio_noacct`, `blk_flush_plug`.
+//! A `Channel` owns it. Only the channel's thread uses it, so it has no locks. It owns the free bio
+//! slots, the submit context, and a `VolumeMember` with a plug for each drive. A plain read or
+//! write goes straight into the plug of its drive. Other bios may be split into parts (split.rs).
+//! If other threads may serve a batch, unplug.rs chooses the thread. Kernel counterpart:
+//! `submit_bio_noacct`, `blk_flush_plug`.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -33,8 +34,8 @@ use crate::trace::note::TraceMessage;
 use crate::volume::Volume;
 use crate::volume::serving::ServingChooser;
 
-/// The rule by which a bio is split. A split bio stores the rule as a number in `BioSlot::member`,
-/// because a bio that goes to several drives has no single drive index to store there.
+/// Rule by which a bio is split. A split bio stores the rule, as a number, in `BioSlot::member`. In
+/// other bios, this field holds the index of the bio's drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum SplitRule {
@@ -49,8 +50,8 @@ pub(crate) struct PluggedBatch {
     /// Submission time of the next bio; 0 if the clock was not read for this batch yet.
     pub(crate) now_ns: u64,
     pub(crate) parts_ns: u64,
-    /// True if parts of split bios were plugged since the plugs were last flushed. A poll that
-    /// plugged the parts flushes the plugs again at its end.
+    /// True if the plugs contain parts of split bios. A poll that puts parts into the plugs sends
+    /// them to the drives before it ends.
     pub(crate) has_parts: bool,
 }
 
@@ -62,7 +63,8 @@ pub(crate) struct BioSubmission<M: Machine> {
     pub(crate) depth: u32,
     /// Number of split bios that wait for a free bio slot for their next part.
     pub(crate) stalled: u32,
-    /// Index of the drive whose waiting split bios `resume_stalled` continues now; else `None`.
+    /// Index of the drive for which `resume_stalled` is now sending the split bios that wait for a
+    /// free bio slot; `None` while `resume_stalled` does not run.
     pub(crate) resumes: Option<u16>,
     /// Bios for the next poll: split bios whose parts are done, and bios that reached no drive.
     pub(crate) finished: BioList<M>,
@@ -193,8 +195,8 @@ impl<M: Machine> BioSubmission<M> {
 
     pub(crate) fn admit_part(&mut self, slot: BioRef<M>) {
         self.batch.has_parts = true;
-        // With `Stamp::Batch`, later bios of the batch get the submission time of this part,
-        // without a clock reading.
+        // `slot` is a part of a split bio, submitted at `parts_ns`. With `Stamp::Batch`, later bios
+        // of the batch get the same submission time, so that the clock is not read again.
         self.batch.now_ns = self.batch.parts_ns;
         self.admit(slot);
         if self.batch.plugged >= self.batch.plugged_max {
@@ -229,7 +231,8 @@ impl<M: Machine> BioSubmission<M> {
         }
     }
 
-    /// Records a trace message about a range of sectors, for the first drive that holds it.
+    /// Records a trace message about a range of sectors. The message names the drive that holds the
+    /// range. If several drives hold it, the message names the volume's first drive.
     fn note(
         &mut self,
         sector: Sector,

@@ -1,13 +1,13 @@
 //! `Throttle`: delays bios that exceed a limit of their group, before they are plugged.
 //!
-//! Owned by a channel's `BioSubmission`. A bio passes the token buckets of its group and of the
-//! group's parent one after the other (group/gate.rs). Each bucket books the bio's cost and returns
-//! the time at which the bio may go on. Until then the bio waits here, in a slot of the channel, so
-//! that back pressure reaches the submitter. A bio books a time only shortly before that time
-//! ([`AHEAD_NS`]), so a submitter that goes away leaves few unused bookings. Waiting groups use at
-//! most half of the slots, and each group at most half of those still free; the other slots are for
-//! groups that do not wait. No thread spins: the channel asks to be polled at the earliest booked
-//! time. Flushes are not limited. Kernel counterpart: `struct throtl_service_queue`.
+//! Owned by a channel's `BioSubmission`. A bio passes the token buckets of its group, then those of
+//! the group's parent (group/gate.rs). Each bucket reserves a time at which the bio may pass. Until
+//! then the bio waits here, in a slot of the channel. So a submitter that exceeds a limit finds its
+//! channel full. A bio reserves a time only shortly before that time ([`AHEAD_NS`]), so a submitter
+//! that stops leaves few unused reservations. Waiting bios use at most half of the slots. A group
+//! may use at most half of the slots that are free for waiting bios. No thread spins: the channel
+//! asks to be polled at the earliest reserved time. Flushes are not limited. Kernel counterpart:
+//! `struct throtl_service_queue`.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -27,20 +27,21 @@ use crate::group::view::GroupView;
 
 /// Longest sleep in nanoseconds while bios wait, because limits may change during the sleep.
 const LOOK_NS: u64 = 20_000_000;
-/// Nanoseconds ahead of the present up to which a queue's bios reserve times at their token bucket.
-/// Limits how long a client with one I/O in flight waits behind a client with many.
+/// Nanoseconds by which the last reserved time of a queue may be ahead of the present time. Further
+/// bios of the queue wait without a reserved time. Limits how long a client with one I/O in flight
+/// waits behind a client with many.
 const AHEAD_NS: u64 = 1_000_000;
-/// Value of a waiting bio's `dev_sector` while no time at the token bucket is reserved for the bio.
-/// Otherwise `dev_sector` is the reserved time in nanoseconds.
+/// Marks a waiting bio that has no reserved time at its token bucket yet. Stored in `dev_sector`,
+/// which otherwise holds the reserved time in nanoseconds.
 const NO_TIME: u64 = u64::MAX;
 
-/// The token bucket at which a bio continues: the bucket with index `from`, in the order in which
-/// bios pass their token buckets.
+/// Index of the token bucket at which a bio continues (`from`). A bio passes its token buckets in
+/// order of their indices.
 #[derive(Clone, Copy)]
 struct BucketStep {
     from: usize,
-    /// True if the bio is the first in its queue among those without a reserved time. Such a bio
-    /// reserves a time now; otherwise it would go back to the end of the queue.
+    /// True if the bio is the first in its queue without a reserved time. Such a bio reserves a
+    /// time now. Without this flag, `pass_from` would put it back at the end of the queue.
     is_first: bool,
 }
 
@@ -50,10 +51,10 @@ impl BucketStep {
     }
 }
 
-/// Treatment of the cost of a bio that stops waiting before its time.
+/// Treatment of the cost of a bio that is taken out of a `Throttle` before its reserved time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HeldCharge {
-    /// The cost reserved for the bio is taken off its token bucket, so later bios may go earlier.
+    /// The cost reserved for the bio is given back to its token bucket, so later bios wait less.
     Returned,
     /// The cost is charged to all token buckets of the bio, so later bios of its group wait longer.
     Paid,
@@ -64,22 +65,22 @@ struct BucketQueue<M: Machine> {
     group: GroupId,
     /// Index of the token bucket among those that a bio passes.
     place: usize,
-    /// True if the bios are reads. A limit on one direction has separate buckets for reads and
-    /// writes.
+    /// True if the bios are reads. Reads and writes wait in separate queues, because a limit may
+    /// apply to reads only or to writes only.
     is_read: bool,
     /// Waiting bios that have a reserved time at which they may pass the token bucket. The time is
     /// stored in `dev_sector`, which is unused until a bio is mapped to a drive.
     timed: BioList<M>,
-    /// Reserved time, in nanoseconds, of the last waiting bio that has one.
+    /// Time, in nanoseconds, at which the bio added to `timed` last may pass the token bucket.
     last_ns: u64,
     /// Bios without a reserved time, queued behind the bios in `timed`. After a call of `take_due`,
-    /// there are none unless `timed` still has bios.
+    /// the list is empty if `timed` is empty.
     behind: BioList<M>,
 }
 
 impl<M: Machine> BucketQueue<M> {
-    /// Returns true if a new bio must wait here before it reserves a time: bios before it have no
-    /// time yet, or the last reserved time is more than [`AHEAD_NS`] ahead.
+    /// Returns true if a new bio must wait here before it reserves a time. Either older bios have
+    /// no reserved time yet, or the last reserved time is more than [`AHEAD_NS`] ahead.
     fn is_ahead(&self, now_ns: u64) -> bool {
         !self.behind.is_empty() || (!self.timed.is_empty() && self.last_ns > now_ns + AHEAD_NS)
     }
@@ -96,8 +97,9 @@ pub(crate) struct Throttle<M: Machine> {
     /// messages.
     pub(crate) held_until_ns: u64,
     lines: Vec<BucketQueue<M>>,
-    /// Indexed by group number: the last report of waiting bios, and the group to whose wait
-    /// account the report went (the default group if the number was never opened).
+    /// Indexed by group number: the last report of the group's waiting bios, and the group whose
+    /// account has these waits. Bios with an unknown group number are accounted to the default
+    /// group.
     held_of: Vec<(ReportedWaits, GroupId)>,
     next_ns: u64,
     ledger: Arc<TenantLedger<M>>,
@@ -130,8 +132,8 @@ impl<M: Machine> Throttle<M> {
         self.groups.as_ref().is_some_and(|groups| self.view.is_old(groups))
     }
 
-    /// Copies the changed group table. Bios that wait for a changed limit give back their reserved
-    /// time at the token bucket and reserve a new time.
+    /// Copies the changed group table. Bios that wait for a changed limit cancel their reserved
+    /// times, and reserve new times under the new limit.
     #[cold]
     pub(crate) fn renew(&mut self, now_ns: u64) {
         let Some(groups) = &self.groups else { return };
@@ -159,14 +161,14 @@ impl<M: Machine> Throttle<M> {
             all.append(&mut line.behind);
             while let Some(slot) = all.pop_front() {
                 self.count_out(&slot, now_ns);
-                // The bio has already paid at the old table's token buckets before `place`. To pay
-                // at new ones, too, the bio continues at the first index without an old bucket, if
-                // there is one before `place`, else at `place`. At old buckets after that index,
-                // the bio pays again.
+                // The bio has already paid at the old token buckets before index `place`. The bio
+                // continues at the first index before `place` that had no old bucket, because there
+                // may be a new one. At later indices before `place`, the bio pays a second time. If
+                // there was an old bucket at each index, the bio continues at `place`.
                 let is_new = |at: &usize| old.bucket_of(&slot.bio, *at).is_none();
                 let from = (first..place).find(is_new).unwrap_or(place);
-                // A bio that now passes all its token buckets is queued once more, with the
-                // reserved time 0, so that the next `take_due` returns it.
+                // If the bio has now passed all its token buckets, it is queued again with the
+                // reserved time 0. The next call of `take_due` then returns it.
                 if let Some(mut slot) = self.pass_from(BucketStep::from(from), slot, now_ns) {
                     slot.dev_sector = 0;
                     self.hold(slot, PLACES, now_ns);
@@ -233,8 +235,8 @@ impl<M: Machine> Throttle<M> {
                 }
             }
         }
-        // After the removal, the first bio of a queue may have no reserved time. With a `next_ns`
-        // of 0, the next call of `take_due` checks all queues at once.
+        // After the loop, the first bio of a queue may have no reserved time. With a `next_ns` of
+        // 0, the next call of `take_due` checks all queues.
         self.next_ns = 0;
         taken
     }
@@ -285,7 +287,8 @@ impl<M: Machine> Throttle<M> {
         Some(slot)
     }
 
-    /// Returns the index of the queue in which a bio waits at its token bucket with index `place`.
+    /// Returns the index of the queue for the bio's group and direction at token bucket `place`.
+    /// Returns `None` if there is no such queue.
     fn line_of(&self, slot: &BioRef<M>, place: usize) -> Option<usize> {
         let key = (slot.bio.account_key.group, place, slot.op() == Op::Read);
         self.lines.iter().position(|line| (line.group, line.place, line.is_read) == key)
@@ -367,8 +370,9 @@ impl<M: Machine> Throttle<M> {
         due
     }
 
-    /// Takes the next bio whose reserved time has come, or which may reserve a time now, out of the
-    /// queue `lines[at]`. Also returns the token bucket at which the bio continues.
+    /// Removes the next bio that may continue from queue `lines[at]`. A bio may continue if its
+    /// reserved time has come, or if it may reserve a time now. Also returns the token bucket at
+    /// which the bio continues.
     fn next_of(&mut self, at: usize, now_ns: u64) -> Option<(BioRef<M>, BucketStep)> {
         let line = &mut self.lines[at];
         let place = line.place;

@@ -14,8 +14,11 @@ use crate::channel::submission::BioSubmission;
 use crate::volume::serving::Serving;
 
 impl<M: Machine> BioSubmission<M> {
-    /// Sends the plugged bios of a volume that is traced or not served `inline`: to workers,
-    /// through the volume's single plug, or to queues that this thread serves.
+    /// Sends the plugged bios of a volume that is traced, or served in another mode than `inline`.
+    /// There are three ways:
+    /// - The drives' workers get the bios.
+    /// - The bios go into queues that the calling thread serves.
+    /// - In the mode `per-volume`, the bios pass through a single plug for all drives.
     #[inline(never)]
     pub(crate) fn flush_served(&mut self) {
         let (serving, traced) = self.volume.mode();

@@ -50,7 +50,7 @@ debug_fields!(Worker<M: Machine>, thread);
 unsafe impl<M: Machine> Send for Worker<M> {}
 
 impl<M: Machine> Worker<M> {
-    /// Creates a worker that serves no drive yet. The number of `thread` has no effect.
+    /// Creates a worker that serves no drive yet. The field `number` of `thread` is ignored.
     #[must_use]
     pub fn new(thread: &IoThread<M>) -> Self {
         let bio_set = BioSet::new(0, Arc::clone(&thread.bell));
@@ -81,8 +81,8 @@ impl<M: Machine> Worker<M> {
     pub fn turn(&mut self) {
         // A panic in this function leaves `is_broken` true; the function's end sets it to false.
         self.is_broken = true;
-        // If the last call panicked, the batch of completions may still hold tags of the queue
-        // polled then. Without `clear`, the next queue would take these tags for its own.
+        // If the last call panicked, the batch may still hold completions of the queue that was
+        // polled. The batch is cleared, so that the next queue does not look up their tags.
         self.run.batch.clear();
         self.run.forget_wake();
         let now_ns = M::now();
@@ -113,7 +113,8 @@ impl<M: Machine> Worker<M> {
         self.drives.iter().any(WorkerDrive::has_work)
     }
 
-    /// Returns the time by which `turn` must be called again; `None` until the doorbell rings.
+    /// Returns the time by which `turn` must be called again. `None` means that only the doorbell
+    /// needs to wake the worker.
     #[must_use]
     pub fn sleep_until(&self) -> Option<u64> {
         let in_use = self.drives.iter().any(|drive| drive.disk.tags_in_use() > 0);
@@ -145,8 +146,9 @@ impl<M: Machine> Worker<M> {
         &self.thread.bell
     }
 
-    /// Serves until `stop` is not 0 and the doorbell rings, for drives whose queues any thread may
-    /// run. Polls for work for the time `spin` before it sleeps.
+    /// Serves the worker's drives until `stop` is not 0. After setting `stop`, the caller must ring
+    /// the doorbell. Before the worker sleeps, it polls for work for the time `spin`. Only for
+    /// drives with queues that any thread may run.
     pub fn run(&mut self, stop: &M::Word, spin: Duration) {
         let longest_ns = nanoseconds(spin);
         // Acquire pairs with the store by the thread that stops this worker.

@@ -55,8 +55,8 @@ pub(crate) fn queues<M: Machine>(
     DiskQueues::of(shape, hctxs, feeds, path)
 }
 
-/// Creates the comparison design that a disk's settings name, and changes the queue settings to
-/// those that the design needs. Returns `None` for the multi-queue design.
+/// Creates the design that the disk's settings select for comparison, and adapts the queue settings
+/// to it. Returns `None` for the multi-queue design.
 ///
 /// # Errors
 /// `InvalidSetting` if the design does not support the drive.

@@ -27,8 +27,9 @@ pub fn is_unused<M: Machine>(disk: &Disk<M>) -> bool {
 }
 
 impl<M: Machine> Disk<M> {
-    /// Makes the calling thread the owner of the last queue without an owner, and opens the queue.
-    /// Does nothing if the thread owns a queue, or if any thread may run the queues.
+    /// Makes the calling thread the owner of a hardware queue, and opens the queue. Takes the
+    /// highest-numbered queue without an owner. Does nothing if the thread owns a queue already, or
+    /// if any thread may run the queues.
     ///
     /// # Errors
     /// `Busy` if other threads own all queues, or the driver's error if it cannot open the queue.
@@ -37,7 +38,8 @@ impl<M: Machine> Disk<M> {
             return Ok(());
         }
         let queues = self.owned_queues();
-        // The search starts at the last queue: the first ones are for a server's I/O threads.
+        // The search goes from the last queue to the first: the first queues are for a server's I/O
+        // threads.
         for hctx in (0..queues).rev() {
             match self.own(hctx as u16, thread) {
                 Err(error) if error.kind() == ErrorKind::Busy => {}

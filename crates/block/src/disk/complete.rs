@@ -1,11 +1,11 @@
-//! Completion: from a tag to its request, its bios, and the channels that submitted them.
+//! Completion: finds the requests of completed tags, and returns their bios to the channels.
 //!
-//! dispatch.rs calls this code with a batch of completions from the driver, usually after it has
-//! released the hardware queue's serve lock (held by the one thread that serves the queue). The
-//! lock is still held if the batch is full or other work waits in the queue. Finding the request
-//! needs no search, because the tag is the request's index (Bjorling et al., SYSTOR 2013, point 4).
-//! Timed-out requests end in timeouts.rs. Lock order: as in dispatch.rs; the lock of abandoned
-//! requests comes last. Kernel counterpart: `blk_mq_end_request_batch`.
+//! dispatch.rs calls this code with a batch of completions from the driver. Usually, dispatch.rs
+//! has released the hardware queue's serve lock, which the one thread that serves the queue holds.
+//! The lock is still held if the batch is full or other work waits in the queue. A request needs no
+//! search, because the tag is its index (Bjorling et al., SYSTOR 2013, point 4). Timed-out requests
+//! end in timeouts.rs. Lock order: as in dispatch.rs; the lock of abandoned requests comes last.
+//! Kernel counterpart: `blk_mq_end_request_batch`.
 
 use millrace_machine::{Lock, Machine, Stage};
 
@@ -29,7 +29,7 @@ pub(crate) struct RequestEnd {
     pub(crate) status: Status,
     pub(crate) d_ns: u64,
     pub(crate) c_ns: u64,
-    /// True if the bios entered the failure log earlier, when their request timed out.
+    /// True if the bios are in the failure log already, because their request timed out earlier.
     pub(crate) is_logged: bool,
 }
 
@@ -48,7 +48,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     }
 
     /// Ends one request, but does not free its tag. Returns true if the request was a flush, and
-    /// the flushes that waited for it were queued in this hardware queue as the next flush.
+    /// the next flush is now queued in this hardware queue. The next flush consists of all flushes
+    /// that waited for the ended one.
     pub(crate) fn end_request(
         &mut self,
         rq: &mut Request<M>,
@@ -99,8 +100,9 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Ends the flush in flight. Then sends the flushes that were submitted meanwhile as one, even
-    /// if the ended flush failed: only the driver knows if that failure affects the next flush.
+    /// Ends the flush in flight. Then queues the flushes that were submitted meanwhile, merged into
+    /// one. Returns true if the merged flush is in this hardware queue. The merged flush is sent
+    /// even if the ended flush failed, because only the driver knows if that affects later flushes.
     pub(crate) fn flush_done(&mut self) -> bool {
         let (mut pending, target) = {
             let mut flush = self.disk.flush.lock();
@@ -114,8 +116,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             self.stats.count_merge(Op::Flush);
             merge::join(&mut first, other);
         }
-        // A freeze does not stop the waiting flushes, because the disk accepted them earlier. The
-        // thread that serves their hardware queue, `target`, polls it.
+        // The merged flush is queued even if the disk is frozen, because the disk accepted it
+        // earlier. The thread that serves hardware queue `target` polls for its completion.
         let (hctx, bell) = (self.disk.queues.hctx(target), BioSet::bell_of(&first));
         count_handed(self.disk, target, 1);
         self.disk.queues.ctx(hctx.own_ctx).lock().list(target).push_back(first);
@@ -194,8 +196,9 @@ pub(crate) fn end_requests<M: Machine>(
     again
 }
 
-/// Ends the next requests of the completion batch, as long as each succeeded, consists of one bio
-/// of this channel, and has the submission and dispatch times of the I/Os in `equal`.
+/// Ends the next requests of the completion batch that can be counted with the I/Os in `equal`.
+/// Stops at the first request with an error, with several bios, or from another channel. Also stops
+/// at a request that differs in operation, group, tenant or times.
 #[inline(always)]
 fn end_alike<M: Machine>(
     context: &mut QueueContext<'_, M>,

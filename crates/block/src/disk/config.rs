@@ -26,17 +26,18 @@ pub struct DiskConfig<M: Machine> {
     /// Number of hardware queues: one for each core, one for each NUMA node, or only one; at most
     /// as many as the driver supports.
     pub hardware_queues: Spread,
-    /// Number of tags, 1 to 65,536; `None` for the depth of the driver. For a drive that uses the
-    /// tags of a controller, a smaller number limits each hardware queue's requests in flight.
+    /// Number of tags, 1 to 65,536; `None` for the depth of the driver. If the drive uses a
+    /// controller's tags, the number limits each hardware queue's requests in flight instead.
     pub queue_depth: Option<u32>,
     /// Time after which `DriverQueue::timeout` is called for a request; zero for no timeout.
     pub timeout: Duration,
     /// Number of I/O threads that will use the drive. Each of them owns a hardware queue, if the
     /// drive has enough queues.
     pub io_threads: u16,
-    /// CPU of the worker that may serve the drive for other threads, if it can have one.
+    /// CPU of the worker thread that may serve the drive for other threads; `None` for no worker.
+    /// Has no effect if the drive cannot have a worker.
     pub worker: Option<CpuId>,
-    /// Controller of the drive, whose tags it uses; `None` to use the driver's own tags.
+    /// Controller whose tags the drive uses; `None` if the drive uses the tags of its own driver.
     pub controller: Option<Arc<Controller<M>>>,
     /// Cost model of the drive's I/O, for schedulers that divide the drive by cost.
     pub cost: CostModel,

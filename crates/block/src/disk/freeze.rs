@@ -10,7 +10,8 @@ use crate::disk::Disk;
 use crate::disk::queues::make_queues;
 use crate::queue::HardwareQueue;
 
-/// First and longest pause, in nanoseconds, between two checks of whether a disk is drained.
+/// First pause, in nanoseconds, between two checks of whether a disk is drained. Each further pause
+/// is twice as long, up to `LOOK_MOST_NS`.
 const LOOK_FIRST_NS: u64 = 1_000;
 const LOOK_MOST_NS: u64 = 1_000_000;
 
@@ -33,9 +34,9 @@ impl<M: Machine> Disk<M> {
     #[must_use]
     pub fn is_drained(&self) -> bool {
         make_queues(self);
-        // During the check of the queues, waiting flushes or the bios of a closed worker may move
-        // to a queue that was already checked. So the disk is drained only if a flush is in
-        // progress neither before nor after the check, and nothing has moved in between.
+        // During the check, two kinds of bios may move to a queue that was checked already: waiting
+        // flushes, and bios that wait for a worker that stops. So the disk is drained only if no
+        // flush is in progress before and after the check, and no bio has moved meanwhile.
         let moves = || {
             // `worker_moves` takes a serve lock, which comes before the flush lock in the lock
             // order. So the flush lock must be released before that call.
@@ -50,8 +51,8 @@ impl<M: Machine> Disk<M> {
     /// Other threads must poll their channels meanwhile; the caller must have no I/O in this disk.
     #[must_use]
     pub fn wait_drained(&self, deadline_ns: u64) -> bool {
-        // `is_drained` takes the serve lock of each hardware queue, and a thread that finds this
-        // lock taken does not poll the queue. Pauses let the other threads poll.
+        // Pauses let other threads poll. `is_drained` takes each hardware queue's serve lock, and a
+        // thread that finds the lock taken does not poll the queue.
         let (mut pause_ns, mut deadline) = (LOOK_FIRST_NS, Deadline::<M>::at(deadline_ns));
         // In pauses above `SPIN_MOST_NS` the thread sleeps on a parker, which needs a file
         // descriptor; without one it spins.
@@ -77,7 +78,7 @@ impl<M: Machine> Disk<M> {
         self.queues.hctxs().iter().for_each(|hctx| hctx.change(|serve| serve.quiesced = true));
     }
 
-    /// Dispatches to the driver again, from the next poll of a channel on.
+    /// Allows dispatch to the driver again. Waiting bios are dispatched when a channel polls next.
     pub fn unquiesce(&self) {
         make_queues(self);
         for hctx in self.queues.hctxs() {

@@ -25,8 +25,8 @@ impl<M: Machine> Disk<M> {
         self.worker_state.as_ref().is_some_and(WorkerState::is_taken)
     }
 
-    /// Returns the record of the worker for which hardware queue `hctx` is reserved, even while
-    /// there is no worker.
+    /// Returns the `WorkerState` if hardware queue `hctx` is reserved for a worker, even if there
+    /// is no worker at present.
     #[inline]
     pub(crate) fn worker_of(&self, hctx: u16) -> Option<&WorkerState<M>> {
         self.worker_state.as_ref().filter(|worker| worker.hctx == hctx)
@@ -78,8 +78,9 @@ impl<M: Machine> QueueContext<'_, M> {
         theirs.ring();
     }
 
-    /// Takes the place of a worker that is gone. Serves the worker's queue or, if this thread may
-    /// not, moves the waiting bios to software queue `ctx`, which feeds this thread's own queue.
+    /// Does the work of a worker that has left. If any thread may run the worker's queue, serves
+    /// that queue. Otherwise moves the waiting bios to software queue `ctx`, which feeds this
+    /// thread's own hardware queue.
     #[cold]
     pub(crate) fn stand_in(&mut self, ctx: u16) {
         let disk = self.disk;
@@ -133,8 +134,9 @@ impl<M: Machine> QueueContext<'_, M> {
         }
     }
 
-    /// Sorts and merges the bio chains in `list`, and appends them to `staged`. Chains in `staged`
-    /// are not sorted again, so that no chain is overtaken for ever.
+    /// Sorts and merges the bio chains in `list`, and appends them to `staged`. Chains that are
+    /// already in `staged` keep their places. Otherwise newer chains could overtake a chain again
+    /// and again.
     pub(crate) fn stage_sorted(&mut self, list: &mut BioList<M>, serve: &mut HctxState<M>) {
         M::work(Stage::Insert, list.len());
         sort(list);

@@ -1,10 +1,11 @@
-//! `MadeLater`: a value that is made when the first thread needs it, and read without a lock.
+//! `MadeLater`: a value that is made when a thread first needs it, and read without a lock.
 //!
-//! A disk keeps its queues in a `MadeLater`. The value is made once, under a lock; the I/O path
-//! then reads it without any check.
+//! A disk keeps its queues in a `MadeLater`. `make` makes the value once, under a lock. The I/O
+//! path then reads the value by `known`, without any check.
 //!
-//! Invariant: a caller of `known` has called `make` before, or got (under a lock or by an atomic
-//! word) an object that exists only after `make`, such as a bio. All others use `get`.
+//! Invariant: `make` has returned before `known` is called. Either the caller of `known` has called
+//! `make` itself, or it has got an object that exists only after `make`. Such an object, for
+//! example a bio, must come through a lock or an atomic word. Other callers use `get`.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -12,9 +13,10 @@ use core::cell::UnsafeCell;
 use millrace_machine::{Lock, Machine, Order, Word};
 
 pub(crate) struct MadeLater<M: Machine, T> {
-    /// The value, or a placeholder until `make` has written the value, once, under `making`'s lock.
+    /// The value; a placeholder until `make` has written the value. `make` writes it once, under
+    /// the lock in `making`.
     value: UnsafeCell<T>,
-    /// State of the creation of `value` by `make`; `None` if the value existed from the start.
+    /// Lock and flag for the call of `make`; `None` if the value existed from the start.
     making: Option<MakeState<M>>,
 }
 

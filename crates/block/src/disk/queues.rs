@@ -1,9 +1,9 @@
 //! A disk's queues: their numbers, how they are connected, and a batch's path through them.
 //!
-//! All three are derived from the disk's settings, the driver's queues and the machine. `Disk::new`
-//! computes the numbers of queues. The queues themselves are made then, or when the first thread
-//! needs them. Making them late saves the memory of unused disks: with a hardware queue for each of
-//! 64 I/O threads, the tables take a megabyte.
+//! Numbers, connections and path follow from the disk's settings, the driver's queues and the
+//! machine. `Disk::new` computes the numbers of queues. The queues themselves are made by
+//! `Disk::new` or when a thread first needs them. Making them late saves memory for unused disks.
+//! With a hardware queue for each of 64 I/O threads, the tables take a megabyte.
 
 use alloc::boxed::Box;
 
@@ -27,13 +27,15 @@ pub(crate) struct QueueUsers<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct QueueShape {
     pub(crate) hw: HwQueues,
-    /// Number of software queues, and number of hardware queues other than the worker's.
+    /// Number of software queues, and number of hardware queues. A queue that only a worker uses is
+    /// not counted.
     pub(crate) shared: (usize, usize),
     pub(crate) worker: Option<u16>,
 }
 
 impl QueueShape {
-    /// Returns the numbers of software queues and of hardware queues, including the worker's.
+    /// Returns the number of software queues and the number of hardware queues. A queue that only a
+    /// worker uses is counted, too.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let (ctxs, shared) = self.shared;
         (ctxs, shared.max(self.worker.map_or(0, |hctx| usize::from(hctx) + 1)))
@@ -55,7 +57,8 @@ impl<M: Machine> DiskQueues<M> {
         Self::of(shape, hctxs, feeds, path)
     }
 
-    /// Combines the hardware queues with new software queues, each of which feeds `feeds` of them.
+    /// Combines the hardware queues with new software queues. Each software queue feeds `feeds`
+    /// hardware queues.
     pub(crate) fn of(
         shape: &QueueShape,
         hctxs: Box<[HardwareQueue<M>]>,
@@ -69,10 +72,10 @@ impl<M: Machine> DiskQueues<M> {
         DiskQueues { ctxs: (0..shape.shared.0).map(ctx).collect(), hctxs, path }
     }
 
-    /// Opens all hardware queues, for a drive whose queues any thread may run.
+    /// Opens all hardware queues. Called only for a drive with queues that any thread may run.
     ///
     /// # Errors
-    /// If the driver cannot open one.
+    /// If the driver cannot open a queue.
     pub(crate) fn open_all(&self, driver: &dyn Driver<M>) -> Result<(), Error> {
         for (index, hctx) in self.hctxs.iter().enumerate() {
             let depth = hctx.tags.depth_with_reserved();
@@ -161,9 +164,11 @@ pub(crate) fn hardware_queues<M: Machine>(
     tags.zip(0..).map(queue).collect()
 }
 
-/// Returns the hardware queue that the drive's worker thread serves, if the drive has one for it.
-/// If threads own queues, this is the queue after the I/O threads' queues. Otherwise it is the
-/// queue of the worker's CPU if threads stay on their CPUs, and else the last queue.
+/// Returns the number of the hardware queue for the drive's worker; `None` if the drive cannot have
+/// a worker. If threads own the queues, it is the queue after those of the I/O threads. If any
+/// thread may run the queues, there are two cases:
+/// - Threads stay on their CPU: the queue of the worker's CPU.
+/// - Threads move between CPUs: the last queue.
 pub(crate) fn worker_queue<M: Machine>(
     config: &DiskConfig<M>,
     hw: HwQueues,
@@ -185,9 +190,11 @@ pub(crate) fn one_to_one<M: Machine>(config: &DiskConfig<M>, ctxs: usize, hctxs:
     same && config.software_queues == Spread::Core && ctxs == hctxs
 }
 
-/// Returns the path of batches in the multi-queue design. A batch may bypass the software queue if
-/// that queue feeds only one hardware queue, or if the submitting thread owns the hardware queue.
-/// An owner takes other threads' bios from all software queues that are marked as pending.
+/// Returns the path that a batch takes from the plug to the driver in the multi-queue design. The
+/// path bypasses the software queues in two cases:
+/// - Software queues and hardware queues are paired one to one.
+/// - Each hardware queue has a thread that owns it. Only the owner's batches bypass the software
+///   queues. Bios of other threads wait there until the owner takes them.
 pub(crate) fn path_of<M: Machine>(
     config: &DiskConfig<M>,
     (ctxs, hctxs): (usize, usize),

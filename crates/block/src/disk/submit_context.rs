@@ -36,7 +36,7 @@ struct OtherStats<M: Machine> {
     stats: Arc<DiskStats<M>>,
 }
 
-/// A thread's statistics by tenant, and its statistics for hardware queues of other threads.
+/// Statistics of a thread: by tenant, and for hardware queues other than its own.
 pub(crate) struct ThreadAccounts<M: Machine> {
     /// Time at which the thread last found a completion, in nanoseconds.
     pub(crate) c_ns: u64,
@@ -59,8 +59,8 @@ pub(crate) struct SubmitContext<M: Machine> {
     outbox_set: *const BioSet<M>,
     /// Queues that this thread must run, because a tag was freed for them.
     pub(crate) woken: Vec<(Arc<Disk<M>>, u16)>,
-    /// Empty list with reserved memory, which `run_woken` exchanges for `woken`. `None` while
-    /// `run_woken` runs, so that a nested call returns at once.
+    /// Empty list with reserved memory. `run_woken` swaps it with `woken`. While `run_woken` runs,
+    /// the field is `None`, so that a nested call returns at once.
     pub(crate) turn: Option<Vec<(Arc<Disk<M>>, u16)>>,
     /// True if the queue that this thread served last still has waiting work or requests in flight.
     pub(crate) left_busy: bool,
@@ -69,7 +69,8 @@ pub(crate) struct SubmitContext<M: Machine> {
     pub(crate) trace_context: TraceContext,
 }
 
-/// Data for trace events that the emitting function does not get as an argument.
+/// Data for trace events. The functions that emit events read these fields, because they do not get
+/// the data as arguments.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TraceContext {
     pub(crate) inserted_ns: u64,
@@ -116,8 +117,8 @@ impl<M: Machine> SubmitContext<M> {
         }
     }
 
-    /// Returns the statistics in which this thread counts I/O of queue `hctx` of `disk`, a queue of
-    /// other threads. The disk is in the thread's volume, or shares tags with it.
+    /// Returns this thread's statistics for hardware queue `hctx` of `disk`, which is not the
+    /// thread's own queue. The disk is in the thread's volume, or shares tags with it.
     #[cold]
     pub(crate) fn stats_of(&mut self, disk: &Disk<M>, hctx: u16) -> Arc<DiskStats<M>> {
         let others = &mut self.accounts.others;
@@ -175,7 +176,8 @@ impl<M: Machine> SubmitContext<M> {
         self.wake_ns
     }
 
-    /// Forgets the requested poll, because all queues are about to be polled and may ask again.
+    /// Forgets the requested poll. All queues are about to be polled, and each may request a new
+    /// poll.
     pub(crate) fn forget_wake(&mut self) {
         self.wake_ns = None;
     }

@@ -1,12 +1,12 @@
 //! Timeouts: ends requests that a drive did not complete in time.
 //!
-//! Channels and workers call this code periodically for the queues that they run. An abandoned
-//! request keeps its tag, and its memory stays in quarantine (`AbandonedRequest`), until the drive
-//! completes the request after all (complete.rs). A request whose memory the submitter owns is only
-//! recorded as failed. A long time without a call does not count towards the timeout, because the
-//! process may have been stopped while the drive continued. Completions are collected before any
-//! request is judged. Lock order: as in dispatch.rs; the lock of abandoned requests comes last.
-//! Kernel counterpart: `blk_mq_timeout_work`.
+//! Channels and workers call this code periodically for the queues that they run. A timed-out
+//! request is abandoned: its bios end, but it keeps its tag until the drive completes it
+//! (complete.rs). Until then, its memory stays in quarantine (`AbandonedRequest`). If the submitter
+//! owns the memory, the request does not end, and the timeout is only recorded as a failure. A long
+//! time without a call does not count towards the timeout, because the process may have been
+//! stopped. Completions are collected before requests are timed out. Lock order: as in dispatch.rs;
+//! the lock of abandoned requests comes last. Kernel counterpart: `blk_mq_timeout_work`.
 
 use millrace_machine::{Lock, Machine};
 
@@ -27,8 +27,8 @@ use crate::trace::blktrace::EventCode;
 const LOOK_MAX_NS: u64 = 1_000_000_000;
 /// Shortest time, in nanoseconds, between two checks of requests in flight.
 const LOOK_MIN_NS: u64 = 1_000_000;
-/// Usual number of checks during one timeout. A pause of the process counts towards a timeout only
-/// for about two check intervals, plus up to 100 ms.
+/// Usual number of checks during one timeout. If the process pauses, only part of the pause counts
+/// towards a timeout: about two check intervals, plus up to 100 ms.
 const LOOKS: u64 = 8;
 
 pub(crate) fn look_period_ns(timeout_ns: u64) -> u64 {
@@ -38,7 +38,8 @@ pub(crate) fn look_period_ns(timeout_ns: u64) -> u64 {
     }
 }
 
-/// Ends the queue's requests that have been at the driver for the timeout or longer at `now_ns`.
+/// Ends requests of the queue that have been at the driver for at least the timeout. `now_ns` is
+/// the present time.
 pub(crate) fn check<M: Machine>(context: &mut QueueContext<'_, M>, now_ns: u64) {
     let timeout_ns = context.disk.config.timeout_ns();
     let hctx = context.hctx;
@@ -108,9 +109,9 @@ fn expire<M: Machine>(
     }
 }
 
-/// Returns true if the request transfers data to or from memory that the submitter owns. The drive
-/// may write such memory after a timeout, and the block layer cannot keep it alive, as it can its
-/// own buffers.
+/// Returns true if the request transfers data to or from memory that the submitter owns. The block
+/// layer keeps its own buffers allocated after a timeout, because the drive may still write them.
+/// For the submitter's memory, it cannot do so.
 fn has_foreign_memory<M: Machine>(rq: &Request<M>) -> bool {
     rq.bios().any(|bio| bio.is_foreign() && bio.bio.op.has_data())
 }

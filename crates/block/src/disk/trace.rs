@@ -88,8 +88,8 @@ impl<M: Machine> DriveTracing<'_, M> {
         }
     }
 
-    /// Records the first events of a bio that starts a request. If `place` is `First` (the plug was
-    /// empty), also records a plug event. `drives` is the number of the volume's drives.
+    /// Records the first events of a bio that starts a request. If the plug was empty (`place` is
+    /// `First`), also records a plug event. `drives` is how many drives the volume has.
     #[inline]
     pub(crate) fn record_own(&mut self, bio: &BioSlot<M>, (drives, place): (usize, PlugPlace)) {
         let Some(writer) = &mut self.run.trace else { return };
@@ -128,8 +128,8 @@ impl<M: Machine> DriveTracing<'_, M> {
         }
     }
 
-    /// Emits the event of a merge for the bio that was merged into the chain: the last one after a
-    /// back merge, the first one after a front merge.
+    /// Emits the event of a merge. The merged bio is the last of the chain after a back merge, and
+    /// the first after a front merge.
     #[inline]
     pub(crate) fn merged(&mut self, kind: MergeKind, chain: &BioSlot<M>) {
         if self.is_on() {
@@ -214,9 +214,8 @@ impl<M: Machine> DriveTracing<'_, M> {
         }
     }
 
-    /// Records the insertion (I) of each bio chain in `list` (each becomes a request). Does nothing
-    /// unless the recording's time stamps are of kind `stamp`: one for each batch, or for each
-    /// event.
+    /// Records the insertion (I) of each bio chain in `list`. Does nothing if the recording's kind
+    /// of time stamps is not `stamp`.
     pub(crate) fn record_inserts_if(&mut self, stamp: TraceStamp, list: &BioList<M>) {
         if self.run.trace.as_ref().is_some_and(|writer| writer.stamp() == stamp) {
             self.record_list(list);

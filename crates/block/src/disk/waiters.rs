@@ -30,7 +30,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
             return None;
         }
         if !self.run.woken.is_empty() && self.owes_others() {
-            // Another queue was woken for this tag and has not run yet, so the tag is left to it.
+            // The free tag is for another queue, which was woken for it and has not run yet. So
+            // this queue does not take the tag.
             self.join_waiters(chain);
             return None;
         }
@@ -40,9 +41,9 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Returns true if this thread must still run another hardware queue that it has woken for a
-    /// tag. A wake-up of this queue itself does not count, or the queue would give way to itself
-    /// for ever.
+    /// Returns true if this thread has woken a hardware queue other than `self.hctx` for a tag, and
+    /// has not run that queue yet. Wake-ups of `self.hctx` do not count, so that `self.hctx` takes
+    /// the tag for which it was woken.
     #[cold]
     fn owes_others(&self) -> bool {
         let own = |(disk, hctx): &(Arc<Disk<M>>, u16)| {
@@ -71,15 +72,15 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         hctx.tags.take(&mut self.run.hint, want)
     }
 
-    /// Runs woken queues, perhaps of other disks, and wakes further ones while tags are left.
-    /// Queues woken meanwhile run afterwards, not recursively, because thousands of waiters would
-    /// overflow the stack.
+    /// Runs the queues in `woken`, perhaps of other disks. While tags are left, wakes further
+    /// waiting queues. These run later in the loop, not recursively, because thousands of waiting
+    /// queues would overflow the stack.
     #[cold]
     pub(crate) fn run_woken(&mut self) {
         let Some(mut turn) = self.run.turn.take() else { return };
         while !self.run.woken.is_empty() {
-            // While `woken` holds queues, this thread takes no tags for other queues
-            // (`owes_others`). So `woken` is emptied before its queues run.
+            // `woken` is emptied before its queues run. Otherwise none of them would take a tag: a
+            // queue takes no tag while `woken` holds another queue (`owes_others`).
             core::mem::swap(&mut self.run.woken, &mut turn);
             while let Some((disk, hctx)) = turn.pop() {
                 let stats = self.run.stats_of(&disk, hctx);

@@ -1,10 +1,14 @@
 //! `WorkerDrive`: a drive that a worker thread serves, from the start to the end of its service.
 //!
 //! A `Worker` owns one `WorkerDrive` for each of its drives, and only the worker's thread uses it.
-//! `take` makes the thread the drive's worker (`WorkerState`). `leave` ends that, and wakes the
-//! submitters, which take their waiting bios back (handover.rs). An `OwnerOnly` queue stays the
-//! worker's until `close`; before that, the worker waits for its requests in flight. Source: Kumar
-//! et al., ATC 2017 (the Falcon paper), one thread per drive.
+//! The service has three steps:
+//! - `take` makes the thread the drive's worker (`WorkerState`).
+//! - `leave` ends the service, and wakes the submitters, which take their waiting bios back
+//!   (handover.rs).
+//! - `close` gives up an `OwnerOnly` queue, after the worker has waited for requests in flight
+//!   there.
+//!
+//! Source: Kumar et al., ATC 2017 (the Falcon paper), one thread per drive.
 
 use alloc::sync::Arc;
 
@@ -29,8 +33,8 @@ pub(crate) struct WorkerDrive<M: Machine> {
     pub(crate) disk: Arc<Disk<M>>,
     stats: Arc<DiskStats<M>>,
     hctx: u16,
-    /// Value of `WorkerState::rounds` just before the worker last served the queue. If the count
-    /// has changed, another thread has left work in the queue since then.
+    /// Value of `WorkerState::rounds` just before the worker last served the queue. A different
+    /// value now means that another thread has left work in the queue.
     rounds: u64,
     /// True if the worker's last attempt failed because another thread served the queue.
     missed: bool,
@@ -76,9 +80,10 @@ impl<M: Machine> WorkerDrive<M> {
         self.disk.queues.hctx(self.hctx)
     }
 
-    /// Returns true if the queue got work since the worker last served it, or if another thread
-    /// kept the worker from serving. Returns false while that thread still serves the queue:
-    /// spinning would only take the CPU from it.
+    /// Returns true if the worker must try to serve the queue: the queue has new work, or another
+    /// thread was serving it when the worker last tried. If threads can move between CPUs, returns
+    /// false while another thread serves the queue: a spinning worker would take the CPU from that
+    /// thread.
     pub(crate) fn has_work(&self) -> bool {
         if self.missed && M::THREADS_MOVE && self.queue().serve.is_held() {
             return false;
@@ -89,9 +94,10 @@ impl<M: Machine> WorkerDrive<M> {
 
     pub(crate) fn turn(&mut self, run: &mut SubmitContext<M>) {
         let rounds = self.worker().rounds();
-        // Another thread may stop serving the queue and leave work without notice to the worker. So
-        // a worker that did not get the serve lock tries again: at once or, if threads can move
-        // between CPUs, after a sleep of at most `INSIDE_LOOK_NS`.
+        // If another thread holds the serve lock, the worker must try again. The other thread may
+        // leave work in the queue without waking the worker. If threads can move between CPUs, the
+        // worker first sleeps for at most `INSIDE_LOOK_NS`. A spinning worker could take the CPU
+        // from the other thread.
         let entered = QueueContext::new(&self.disk, self.hctx, run, &self.stats).run_queue();
         self.missed = !entered;
         if entered {
@@ -105,13 +111,15 @@ impl<M: Machine> WorkerDrive<M> {
         timeouts::check(&mut QueueContext::new(&self.disk, self.hctx, run, &self.stats), now_ns);
     }
 
-    /// Stops serving: no more bios are handed over, and a queue that any thread may run is left to
-    /// the submitters. An `OwnerOnly` queue stays the worker's until [`WorkerDrive::close`].
+    /// Ends the worker's service. Submitters then hand over no more bios to this worker. If any
+    /// thread may run the hardware queue, the submitters serve the queue from now on. An
+    /// `OwnerOnly` queue stays the worker's until [`WorkerDrive::close`].
     pub(crate) fn leave(&self, owner: u64) {
         let worker = self.worker();
         // Relaxed: `owner` has this thread's identity only if this thread wrote it.
         if self.disk.kind == QueueKind::AnyThread && worker.owner.load(Order::Relaxed) == owner {
-            // The doorbell is cleared before the next worker can set its own.
+            // The doorbell is removed while this thread is still the worker, so that the next
+            // worker's doorbell is not removed.
             self.queue().set_bell(None);
         }
         if worker.owner.compare_exchange(owner, 0, Order::SeqCst, Order::SeqCst).is_err() {
@@ -155,8 +163,8 @@ impl<M: Machine> WorkerDrive<M> {
             ring_all(ctx.list(self.hctx));
         });
         hctx.mark_own();
-        // If this queue was woken for a tag, no thread will run it and pass the tag on. So all
-        // waiting queues are woken.
+        // If this queue was woken for a tag, it will not run and will not wake the next waiting
+        // queue. So all waiting queues are woken here.
         hctx.tags.wake_all();
     }
 }

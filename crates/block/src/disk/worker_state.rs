@@ -1,9 +1,10 @@
-//! `WorkerState`: a disk's record of its worker thread: the worker's hardware queue, its presence,
-//! and the number of bio chains (bios merged into one future request) that wait for it.
+//! `WorkerState`: a disk's record of its worker thread.
 //!
-//! Owned by a `Disk`. handover.rs writes the record. Channels read it to count waiting bio chains
-//! (back pressure), and the worker reads it before it sleeps. Source: Kumar et al., ATC 2017 (the
-//! Falcon paper), block layer.
+//! The record holds the worker's hardware queue and the worker's identity (0 if there is no
+//! worker). The record also counts the bio chains (bios merged into one future request) that wait
+//! for the worker. Channels read these counts (back pressure), and the worker reads the record
+//! before it sleeps. Owned by a `Disk`; written by handover.rs and worker_drive.rs. Source: Kumar
+//! et al., ATC 2017 (the Falcon paper), block layer.
 
 use millrace_machine::{Machine, Order, Word};
 
@@ -35,8 +36,8 @@ impl<M: Machine> WorkerState<M> {
     }
 
     pub(crate) fn waiting(&self) -> u64 {
-        // Relaxed: a statistic, which may be slightly wrong: `settled` (bio chains that left the
-        // worker's queue) is read before `handed` (all bio chains).
+        // Relaxed: the result is a statistic. It may be slightly wrong, because the two counters
+        // are not read at the same time.
         let settled = self.settled.load(Order::Relaxed);
         self.handed.load(Order::Relaxed).saturating_sub(settled)
     }

@@ -106,7 +106,8 @@ impl GroupLimits {
 pub struct GroupConfig {
     /// Name of the group, unique in the program.
     pub name: String,
-    /// Parent group, whose share its children divide. Groups have at most two levels.
+    /// Parent group, or `None` at the top level. The children of a parent divide its share of the
+    /// drive. Groups have at most two levels.
     pub parent: Option<GroupId>,
     /// Weight relative to the group's siblings, 1 to 10,000, default 100.
     pub weight: u32,

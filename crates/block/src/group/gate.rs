@@ -1,12 +1,11 @@
 //! Token buckets: the limits of a group, shared by all its threads, that say when an I/O may go.
 //!
-//! A word of each bucket holds the time at which the next I/O may go; each I/O adds its cost to
-//! that time. A thread needs one atomic addition; each waiting I/O has its own time and need not
-//! ask again; and I/Os are served in order of arrival over all threads. Unused capacity accumulates
-//! for up to `burst`. Bound: in any window of length W, I/Os worth at most rate * (W + burst)
-//! start, plus one I/O. An I/O that costs more than the limit allows in a second is not delayed for
-//! its own cost; later I/Os wait instead. A second word holds the part of the booked time that
-//! belongs to waiting I/Os. When the limit changes, waiting I/Os book again, and the rest is
+//! A word of each bucket holds the time at which the next I/O may go. Each I/O adds its cost to
+//! that time, by one atomic addition. So each I/O gets a time of its own, and I/Os go in order of
+//! arrival over all threads. Unused capacity accumulates for up to `burst`. Bound: in any window of
+//! length W, the I/Os that start cost at most rate * (W + burst) plus one I/O. An I/O is never
+//! delayed for its own cost; later I/Os wait instead. A second word holds the sum of the costs of
+//! waiting I/Os. When the limit changes, waiting I/Os reserve new times. The cost of other I/Os is
 //! converted to the new rate. Source: the leaky bucket as a meter (ITU-T I.371, the generic cell
 //! rate algorithm). Kernel counterpart: block/blk-throttle.c, `tg_dispatch_time`.
 
@@ -15,9 +14,11 @@ use millrace_machine::{Machine, Order, Word, nanoseconds};
 use crate::bio::{Op, SectorCount};
 use crate::group::config::GroupLimits;
 
-/// Fractional bits of stored nanoseconds: a rate of 3 million a second is exact to 0.001 %.
+/// Number of fractional bits in stored times: the unit is 2^-8 ns. A limit of 3 million I/Os per
+/// second is then exact to 0.001 %.
 const FRACTION_BITS: u32 = 8;
-/// Extra fractional bits of a sector's cost: `FRACTION_BITS` + `SECTOR_BITS` = 24 in total.
+/// Number of fractional bits that the cost of a sector has in addition to `FRACTION_BITS`; 24 in
+/// total.
 const SECTOR_BITS: u32 = 16;
 
 /// Number of limits on an I/O: I/Os per second and bytes per second, each for the I/O's own
@@ -27,8 +28,8 @@ pub(crate) const BUCKETS_PER_BIO: usize = 4;
 /// group's parent. The index of a bucket in this order is called its place.
 pub(crate) const PLACES: usize = 2 * BUCKETS_PER_BIO;
 
-/// Cost of an I/O at a token bucket, as a time: 1 ms for each I/O if the limit is 1,000 I/Os per
-/// second. Fixed point, in units of 2^-`FRACTION_BITS` ns.
+/// Cost of an I/O at a token bucket, as a time in units of 2^-`FRACTION_BITS` ns. Example: with a
+/// limit of 1,000 I/Os per second, each I/O costs 1 ms.
 #[derive(Debug, Clone, Copy, Default)]
 struct LimitCost {
     io: u64,
@@ -53,9 +54,9 @@ impl LimitCost {
         self.io == 0 && self.sector == 0
     }
 
-    /// Converts `booked`, the reserved time (or, if negative, the unused time) of a token bucket,
-    /// from the rate of `old` to the rate of `self`. Returns 0 if there was no limit or is none
-    /// now.
+    /// Converts `booked` from the rate of `old` to the rate of `self`. `booked` is the reserved
+    /// time of a token bucket or, if negative, its unused time. Returns 0 if the bucket had no
+    /// limit or has none now.
     fn instead_of(self, old: LimitCost, booked: i128) -> i128 {
         let rate = |toll: LimitCost| i128::from(toll.io | toll.sector);
         let (old, new) = (rate(old), rate(self));
@@ -72,7 +73,8 @@ impl LimitCost {
 struct LimitCosts {
     read: [LimitCost; BUCKETS_PER_BIO],
     write: [LimitCost; BUCKETS_PER_BIO],
-    /// Largest unused time that may accumulate, in units of 2^-`FRACTION_BITS` ns.
+    /// Longest idle time for which a bucket accumulates unused capacity, in units of
+    /// 2^-`FRACTION_BITS` ns.
     burst: u64,
 }
 
@@ -101,11 +103,13 @@ pub(crate) struct TokenBuckets<M: Machine> {
     costs: LimitCosts,
     /// Time at which the next I/O may go, for each bucket, in units of 2^-`FRACTION_BITS` ns.
     next: [M::Word; BUCKETS_PER_BIO + 2],
-    /// The part of `next` that waiting I/Os have reserved.
+    /// Sum of the costs of waiting I/Os at each bucket, in units of 2^-`FRACTION_BITS` ns. `next`
+    /// includes this sum.
     waiting: [M::Word; BUCKETS_PER_BIO + 2],
 }
 
-/// An I/O subject to a limit: index of the limit in `LimitCosts`, operation, number of sectors.
+/// An I/O subject to a limit, as three values: index of the limit in `LimitCosts`, operation, and
+/// number of sectors.
 pub(crate) type BucketIo = (usize, Op, SectorCount);
 
 /// Returns the index of the token bucket for an I/O under the limit `stage`. The limits 0 and 1
@@ -124,16 +128,18 @@ impl<M: Machine> TokenBuckets<M> {
         }
     }
 
-    /// Returns the token buckets after a change of limits. The cost of I/Os that have passed is
-    /// converted from the old rate to the new one, and unused capacity is kept. The cost of waiting
-    /// I/Os is dropped, because these I/Os reserve a new time. Threads that have not seen the
-    /// change yet keep using the old buckets.
+    /// Returns new token buckets for changed limits. Reserved times are treated as follows:
+    /// - I/Os that have passed: their cost is converted from the old rate to the new one.
+    /// - Waiting I/Os: their cost is dropped, because these I/Os reserve new times.
+    /// - Unused capacity is kept.
+    ///
+    /// Threads that have not seen the change yet keep using the old buckets.
     pub(crate) fn changed(&self, limits: &GroupLimits, now_ns: u64) -> TokenBuckets<M> {
         let (costs, now) = (LimitCosts::new(limits), i128::from(now_ns) << FRACTION_BITS);
         let next = |place| {
             let (old, new) = (self.costs.at_place(place), costs.at_place(place));
-            // Relaxed: `waiting` and `next` are times that publish no other data. `waiting` is read
-            // first, so that time reserved between the two loads counts as used.
+            // Relaxed: no other data depends on `waiting` and `next`. `waiting` is read first, so
+            // that a reservation between the two loads counts as passed, not as waiting.
             let waiting = self.waiting[place].load(Order::Relaxed);
             let booked = self.next[place].load(Order::Relaxed).saturating_sub(waiting);
             let next = now + new.instead_of(old, i128::from(booked) - now);
@@ -143,7 +149,8 @@ impl<M: Machine> TokenBuckets<M> {
         TokenBuckets { costs, next, waiting: core::array::from_fn(|_| M::Word::new(0)) }
     }
 
-    /// Returns the longest wait of a new I/O at any bucket at `now_ns`, in nanoseconds.
+    /// Returns how long a new I/O would have to wait at `now_ns`, in nanoseconds. The result is the
+    /// longest wait at any of the group's token buckets.
     pub(crate) fn ahead_ns(&self, now_ns: u64) -> u64 {
         // Relaxed: statistics need only a recent value of `next`.
         let next = self.next.iter().map(|word| word.load(Order::Relaxed)).max().unwrap_or(0);
@@ -188,13 +195,14 @@ impl<M: Machine> IoAtBucket<'_, M> {
         self.next.fetch_add(self.cost, Order::Relaxed) >> FRACTION_BITS
     }
 
-    /// Records that the I/O, which has reserved its cost, waits for its time.
+    /// Adds the I/O's cost to the total cost of the I/Os that wait at the token bucket. The caller
+    /// has called `reserve` before.
     pub(crate) fn wait(&self) {
         // Relaxed: a sum that publishes no other data. Only `changed` reads it.
         self.waiting.fetch_add(self.cost, Order::Relaxed);
     }
 
-    /// Cancels the reservation of the waiting I/O, so that later I/Os may go earlier.
+    /// Cancels the reservation of the waiting I/O, so that later I/Os wait less.
     pub(crate) fn give_back(&self) {
         self.leave();
         // Relaxed: a sum that publishes no other data.

@@ -20,7 +20,7 @@ pub(crate) struct GroupRow<M: Machine> {
     pub(crate) weight: u32,
     pub(crate) priority: Priority,
     pub(crate) target: Option<LatencyTarget>,
-    /// Token buckets of the group's own limits, replaced with the limits. `None` without limits.
+    /// Token buckets for the group's own limits; `None` if the group has no limits.
     pub(crate) limits: Option<Arc<TokenBuckets<M>>>,
 }
 
@@ -60,9 +60,9 @@ impl<M: Machine> GroupView<M> {
         self.has_limits = self.rows.iter().any(|row| row.limits.is_some());
     }
 
-    /// Raises groups of idle priority that have a latency target to the usual priority. Otherwise a
-    /// scheduler that keeps targets would slow other groups down for a group that it does not
-    /// serve.
+    /// Raises groups of idle priority that have a latency target to best-effort priority. I/O of
+    /// idle priority waits while other groups have I/O. So slowing these groups down for a target
+    /// would not help an idle group.
     pub(crate) fn serve_targets(&mut self) {
         let is_idle =
             |row: &&mut GroupRow<M>| row.target.is_some() && row.priority == Priority::Idle;
@@ -90,8 +90,9 @@ impl<M: Machine> GroupView<M> {
         rows.any(|row| row.limits.is_some())
     }
 
-    /// Returns the token buckets that hold the limit with index `place` for a group's I/Os of
-    /// operation `op`: the group's own or its parent's. Returns `None` if there is no such limit.
+    /// Returns the token buckets for the limit with index `place`, if that limit exists and applies
+    /// to operation `op`. Indices below [`BUCKETS_PER_BIO`] are limits of the group; later ones are
+    /// limits of its parent.
     pub(crate) fn buckets_at(
         &self,
         group: GroupId,

@@ -119,9 +119,9 @@ fn disk(
     let notes = Arc::new(Mutex::new(DriveRecord::default()));
     let hw = HwQueues { count: 2, depth, kind, tags: TagScope::PerDrive };
     let drive = ModelDrive { notes: Arc::clone(&notes), hw };
-    // Deadlines never pass in models. With a limited wait for the serve lock, a submitter would
-    // wait until the lock is free, and never leave its batch to the lock's holder. A wait of 0
-    // avoids this.
+    // Deadlines never pass in models, so a positive wait for the serve lock would last until the
+    // lock is free. With a wait of 0, a submitter that finds the lock held leaves its batch to the
+    // holder. The models must cover that case.
     let config = DiskConfig {
         baseline: BaselineConfig {
             inside: Inside::One { wait: Duration::ZERO },

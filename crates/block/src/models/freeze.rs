@@ -36,9 +36,9 @@ fn freeze(config: &DiskConfig<Checked>) {
     ensure(locked(&notes).seen == 1, "the drive did not get the request exactly once");
 }
 
-/// An I/O thread that owns its queue reads, and sleeps until the drive completes the read.
-/// Meanwhile another thread holds the queue's serve lock for a moment to inspect the disk. The
-/// owner must still wake up and get its completion.
+/// Checks that a queue's owner gets its completion even if another thread holds the serve lock. The
+/// owner, an I/O thread, submits a read and sleeps until the drive completes the read. Meanwhile,
+/// another thread takes the queue's serve lock for a moment to inspect the disk.
 fn look_at_an_owner(look: fn(&Disk<Checked>)) {
     let (volume, notes) = volume(QueueKind::OwnerOnly, 1, DiskConfig::default());
     locked(&notes).held = true;

@@ -1,8 +1,7 @@
-//! Models of the state that threads share for groups: a token bucket, and the table with its
-//! version.
+//! Models of the lock-free state of groups: token buckets, and the version of the group table.
 //!
-//! A token bucket assigns times to I/Os; the table's version shows a thread that its copy is
-//! outdated. All other state that schedulers share is under locks.
+//! A token bucket assigns dispatch times to I/Os. The version shows a thread that its copy of the
+//! group table is outdated. The table itself is under a lock.
 #![cfg(test)]
 
 extern crate std;
@@ -64,8 +63,9 @@ fn no_two_ios_get_one_time_at_a_gate() {
     });
 }
 
-/// A thread changes the table of groups: it sets a limit of the default group. Another thread,
-/// which uses its own copy of the table to avoid the table's lock, must find the copy outdated.
+/// Checks that a thread notices a change of the group table. One thread sets a limit of the default
+/// group. Another thread uses its own copy of the table, without the table's lock, and must find
+/// the copy outdated.
 fn look_while_it_changes() {
     let groups = Groups::<Checked>::new();
     let mut view = GroupView::new();

@@ -1,8 +1,8 @@
-//! Model-checked handover of work to a hardware queue's owner, even if the owner is falling asleep,
-//! or to a thread that serves the queue at that moment.
+//! Models of handing work over to the thread that owns or serves a hardware queue.
 //!
 //! Production code: the whole path of a bio through `Channel` and `Disk`, from submission to
-//! completion. Each bio must reach the drive once and complete, and no thread may sleep for ever.
+//! completion. The queue's owner may be falling asleep, and a serving thread may be about to leave.
+//! Each bio must reach the drive once and complete, and no thread may sleep for ever.
 #![cfg(test)]
 
 use alloc::sync::Arc;

@@ -1,10 +1,11 @@
 //! Models of a volume that grows while one thread submits, or while a second thread resizes it.
 //!
-//! Production code: `Volume::resize`, and a channel's check of a bio's range. The drive writes its
-//! new size to a `CheckedLine`, memory without synchronization of its own. So the model checker
-//! reports a data race if the memory orders of sizes and resizes are too weak. Checked: a thread
-//! whose I/O past the old end is accepted sees the new size, and no two threads write the size at
-//! the same time.
+//! Production code: `Volume::resize`, and a channel's check of a bio's range. The model drive
+//! writes its new size to a `CheckedLine`, which is memory without synchronization. If a memory
+//! order in the production code is too weak, the model checker reports a data race on this memory.
+//! Checked:
+//! - A thread whose I/O past the old end is accepted sees the drive's new size.
+//! - No two threads write the drive's size at the same time.
 #![cfg(test)]
 #![allow(unsafe_code)]
 
@@ -96,8 +97,8 @@ fn grow_under_a_submitter() {
 /// Two threads resize the volume at the same time. Its size watcher must be called only once.
 fn grow_twice_at_a_time() {
     let (volume, _) = volume();
-    // `heard` adds no memory ordering to the test, because the model checker does not track atomics
-    // of `core`.
+    // The model checker does not track atomics of `core`. So `heard` orders no other memory
+    // accesses, and cannot hide a data race.
     let heard = Arc::new(AtomicU32::new(0));
     let counts = Arc::clone(&heard);
     let watch = volume.watch_size(move |sectors| {

@@ -1,9 +1,10 @@
-//! Models of the serve lock and of the marks of pending work: the thread that holds the lock also
-//! does the work of threads that find the lock held, and no two threads hold the lock at once.
+//! Models of the serve lock and of the bitmap of software queues that have work.
 //!
-//! Production code: `ServeLock` and the pending marks of a `HardwareQueue`. The work of a software
-//! queue is in a `CheckedLine`, memory that only the queue's mark publishes. So the model checker
-//! reports a data race if the memory orders of lock or marks are too weak.
+//! No two threads may hold the lock at once. A thread that finds the lock held leaves its work to
+//! the holder, and no such work may be lost. Production code: `ServeLock` and the bitmap `pending`
+//! of a `HardwareQueue`. The work of a software queue is in a `CheckedLine`, memory without
+//! synchronization of its own. So the model checker reports a data race if the memory orders of the
+//! lock or of the bitmap are too weak.
 #![cfg(test)]
 #![allow(unsafe_code)]
 
@@ -23,7 +24,8 @@ use crate::queue::tag::TagSet;
 
 struct ServeModel {
     hctx: HardwareQueue<Checked>,
-    /// State of the work for each software queue: 0 none, 1 inserted, 2 done.
+    /// State of each software queue's work: 0 for no work, 1 for submitted work, 2 for work that is
+    /// done.
     work: Vec<CheckedLine<u32>>,
 }
 
@@ -59,7 +61,8 @@ fn submit(ctxs: &'static [usize], asks: MeterUse) {
         scene.hctx.serve.meter();
     }
     if asks == MeterUse::ForAWhile {
-        // During this fence, the model checker may run the submitters with lock statistics on.
+        // Lock statistics are on during this fence. The model checker can switch to the submitters
+        // here, so that they run with statistics on.
         Checked::fence(Order::SeqCst);
         unmeter_locks();
     }

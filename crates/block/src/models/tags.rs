@@ -1,9 +1,10 @@
-//! Models of tags: no two threads hold a tag at once, the next holder of a tag sees all writes of
-//! the previous holder to the tag's request, and a queue that waits for a tag is woken.
+//! Models of tag sets, and of hardware queues that share one tag.
 //!
-//! Production code: `TagSet` alone, then whole disks whose hardware queues share one tag. Any
-//! thread runs these queues (`AnyThread`), or only the I/O thread that owns the queue
-//! (`OwnerOnly`).
+//! Production code: `TagSet` alone, then whole disks. Their hardware queues are run by any thread
+//! (`AnyThread`), or only by the I/O thread that owns the queue (`OwnerOnly`). Checked:
+//! - No two threads hold a tag at once.
+//! - The next holder of a tag sees all writes of the previous holder to the tag's request.
+//! - A queue that waits for a tag is woken.
 #![cfg(test)]
 
 use alloc::sync::Arc;
@@ -148,8 +149,9 @@ fn drive(channel: &mut Channel<Checked>, bell: &Doorbell<Checked>, is_done: impl
     }
 }
 
-/// Two I/O threads whose queues share one tag. One of them reads for itself; the other serves the
-/// read of a third thread, which sleeps.
+/// Checks that two I/O threads wake each other if their hardware queues share one tag. The first
+/// thread serves the read of a third thread, which sleeps until the read completes. The second
+/// thread submits a read of its own.
 fn owners_share_a_tag() {
     let config = DiskConfig { io_threads: 2, ..DiskConfig::default() };
     let (volume, notes) = volume(QueueKind::OwnerOnly, 1, config);

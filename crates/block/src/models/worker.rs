@@ -2,8 +2,9 @@
 //! the worker goes to sleep or leaves, or another thread runs or inspects the drive's queue.
 //!
 //! Production code: `Worker`, its `WorkerState` in a `Disk`, and the whole path of bios through
-//! `Channel` in per-drive mode. Checked: each bio completes, and no thread sleeps for ever. A
-//! thread that would sleep until a drive's deadline continues at once: deadlines never pass here.
+//! `Channel` in per-drive mode. Checked: each bio completes, and no thread sleeps for ever.
+//! Deadlines never pass in models. So a worker that has set a time for its next turn takes that
+//! turn at once, instead of sleeping until then.
 #![cfg(test)]
 
 use alloc::sync::Arc;

@@ -128,9 +128,10 @@ pub(crate) struct TagSettings<'a, M: Machine> {
     pub(crate) queue_depth: Option<u32>,
 }
 
-/// Returns the largest number of hardware queues of a disk: `hw.count`, or 1 if several queues
-/// could exceed the drive's limit of requests. A queue counts only its own requests. So a drive
-/// with `PerDrive` tags gets one queue if its controller's shared tags exceed the drive's limit.
+/// Returns the largest number of hardware queues that a disk may have: `hw.count`, or 1. A drive
+/// with [`TagScope::PerDrive`] gets one queue if its controller's shared tag set is larger than the
+/// drive's own limit of requests. Several queues could exceed the limit together, because each
+/// queue counts only its own requests.
 pub(crate) fn queues_max<M: Machine>(settings: TagSettings<'_, M>, hw: HwQueues) -> u16 {
     let own = own_depth(settings.queue_depth, hw);
     let shares = |c: &Controller<M>| c.shared.is_some() && c.config.tags > own;
@@ -142,7 +143,8 @@ pub(crate) fn queues_max<M: Machine>(settings: TagSettings<'_, M>, hw: HwQueues)
 
 const DEPTH_MAX: u32 = 65_536;
 
-/// Returns the drive's own limit of requests per queue, or in total with `PerDrive`.
+/// Returns the drive's own limit of requests in flight. With [`TagScope::PerDrive`], the limit
+/// applies to all queues together, else to each queue.
 fn own_depth(queue_depth: Option<u32>, hw: HwQueues) -> u32 {
     queue_depth.unwrap_or(hw.depth).clamp(1, hw.depth.clamp(1, DEPTH_MAX))
 }

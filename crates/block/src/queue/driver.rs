@@ -199,8 +199,8 @@ pub trait Driver<M: Machine>: Send + Sync {
         ctx * hctxs / ctxs
     }
     /// Returns true if a `poll` right after `commit_rqs` completes every request. Several threads
-    /// may then serve a hardware queue at once, each with a driver queue of its own. Allowed only
-    /// if any thread may run the drive's queues.
+    /// may then serve a hardware queue at once, each with a driver queue of its own. A driver may
+    /// return true only if any thread may run its queues ([`QueueKind::AnyThread`]).
     fn is_immediate(&self) -> bool {
         false
     }
@@ -223,10 +223,11 @@ pub trait Driver<M: Machine>: Send + Sync {
         let _ = thread;
         self.open_queue(index, depth)
     }
-    /// Returns true if the drive's `OwnerOnly` queues may be opened when their thread first needs
-    /// them instead of at the start. Opening must then be quick and wait for no other thread.
-    /// Resources that can run out may be taken only for a thread's first queue; later queues share
-    /// them.
+    /// Returns true if an `OwnerOnly` queue may be opened late, when its thread first needs the
+    /// queue. For such a drive:
+    /// - Opening a queue must be quick, and must not wait for another thread.
+    /// - Resources that can run out may be taken only for a thread's first queue; later queues
+    ///   share them.
     fn may_open_late(&self) -> bool {
         false
     }
@@ -255,8 +256,9 @@ pub trait Driver<M: Machine>: Send + Sync {
     fn flush_trouble(&self) -> Option<String> {
         None
     }
-    /// Announces that the daemon stops, and that the next flush is the last one. If all writes are
-    /// flushed already, the drive may complete the last flush without its server, which may hang.
+    /// Announces that the daemon is stopping, and that the next flush is the last one. If no write
+    /// is unflushed, the drive may complete that flush without its server, because the server may
+    /// hang.
     fn prepare_stop(&self) {}
     /// Returns how much acknowledged data has not reached the storage below. Slow, so not for the
     /// I/O path.
@@ -332,13 +334,15 @@ pub trait DriverQueue<M: Machine>: Send {
 pub struct CompletionBatch {
     entries: [(Tag, Status); CompletionBatch::CAPACITY],
     len: usize,
-    /// Number of completions whose tags were checked to be in flight: 0 before the check, then all.
+    /// Number of completions whose tags are known to have been in flight. 0 until `set_checked` is
+    /// called, then the number of all completions in the batch.
     checked: usize,
     taken: usize,
     wake_ns: Option<u64>,
 }
 
-/// Iterator over the requests left in a batch, after the check that their tags were in flight.
+/// Iterator over the completed requests in a batch that were not taken out yet. Returns only
+/// requests that are known to have been in flight (`CompletionBatch::set_checked`).
 pub(crate) struct CheckedRequests<'a, M: Machine> {
     tags: &'a TagSet<M>,
     entries: &'a [(Tag, Status)],
@@ -441,13 +445,14 @@ impl CompletionBatch {
         &self.entries[..self.len]
     }
 
-    /// Asks for another poll of the driver at `deadline_ns`, a time of `Machine::now`, or earlier.
+    /// Asks for another poll of the driver at `deadline_ns` or earlier, in nanoseconds of
+    /// `Machine::now`.
     pub fn wake_at(&mut self, deadline_ns: u64) {
         self.wake_ns = Some(self.wake_ns.map_or(deadline_ns, |old| old.min(deadline_ns)));
     }
 
-    /// Returns true if the batch holds exactly one completion, a success of the request `tag`, and
-    /// the driver has set no time for another poll ([`CompletionBatch::wake_at`]).
+    /// Returns true if the only completion in the batch is a success of request `tag`. Returns
+    /// false if the driver has asked for another poll ([`CompletionBatch::wake_at`]).
     #[inline(always)]
     pub(crate) fn is_just(&self, tag: Tag) -> bool {
         let (first, status) = self.entries[0];
@@ -478,8 +483,9 @@ impl CompletionBatch {
         self.checked = self.len;
     }
 
-    /// Returns an iterator that takes the remaining requests out of the batch, if their tags were
-    /// checked to be in flight. `tags` is the tag set of the queue that filled the batch.
+    /// Returns an iterator that takes the remaining completed requests out of the batch. The
+    /// iterator returns only requests that `set_checked` has marked as checked; the others stay in
+    /// the batch. `tags` is the tag set of the queue that filled the batch.
     #[inline(always)]
     pub(crate) fn rest<'a, M: Machine>(
         &'a mut self,

@@ -83,12 +83,13 @@ impl InFlight {
     /// Checks if the process paused, as in a suspension, and excludes the pause from the requests'
     /// timeouts. Returns true after a pause. Called every `period_ns` while requests are in flight.
     pub(crate) fn look(&mut self, now_ns: u64, period_ns: u64) -> bool {
-        // A check may be one period late: another thread may have served the queue when the check
-        // was due. Only a longer delay counts as a pause of the process.
+        // A check may be one period late, because a thread skips it while another thread serves the
+        // queue. Only a longer delay counts as a pause of the process.
         let due_ns = 2 * period_ns;
         let issued_ns = &self.issued_ns;
         let clock = self.clock.get_or_insert_with(|| {
-            // The clock starts at the oldest dispatch, to notice a pause before this first check.
+            // The clock is created at the first check. It starts at the oldest dispatch, to notice
+            // a pause between that dispatch and the first check.
             let first = issued_ns.iter().copied().filter(|issued| *issued != 0).min();
             let mut clock = RunningClock::new();
             clock.look(first.unwrap_or(now_ns), due_ns);

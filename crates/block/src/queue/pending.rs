@@ -12,8 +12,9 @@ use millrace_machine::{Machine, Order, Word};
 
 pub(crate) struct PendingQueues<M: Machine> {
     words: Arc<[M::Word]>,
-    /// A lane's bit in the bitmap, and the software queue that feeds the lane (the part of a
-    /// hardware queue that one thread serves). `None` for a whole hardware queue.
+    /// A lane's bit in the bitmap, and the index of the software queue that feeds the lane. A lane
+    /// is the part of a hardware queue that one thread serves. `None` if the bitmap is for a whole
+    /// hardware queue.
     own: Option<(u64, usize)>,
 }
 
@@ -25,9 +26,9 @@ impl<M: Machine> PendingQueues<M> {
         }
     }
 
-    /// Creates the bitmaps of lanes, each the part of a hardware queue that one thread serves.
-    /// Lanes of one hardware queue share words. `lanes` holds the hardware and software queue of
-    /// each lane.
+    /// Creates the bitmap of each lane. A lane is the part of a hardware queue that one thread
+    /// serves. Lanes of one hardware queue share the words of their bitmaps. `lanes` holds, for
+    /// each lane, the index of its hardware queue and of its software queue.
     pub(crate) fn of_lanes(lanes: &[(usize, usize)]) -> Vec<Self> {
         let mut words = Vec::new();
         let part = |(queue, ctx): &(usize, usize)| {

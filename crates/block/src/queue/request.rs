@@ -118,26 +118,32 @@ impl<M: Machine> Request<M> {
         }
     }
 
-    /// Returns true if the driver has the request or is about to, and its bios are not completed.
+    /// Returns true if the driver has the request, or is about to get it, and the request's bios
+    /// are not completed yet.
     #[inline(always)]
     pub(crate) fn is_in_flight(&self) -> bool {
         matches!(self.state, RequestState::InFlight | RequestState::Waited | RequestState::Overdue)
     }
 
-    /// Returns an empty counter for I/Os that equal this request and complete at `c_ns`.
+    /// Returns an empty counter for I/Os with the same operation, owner and times as this request.
+    /// `c_ns` is their completion time.
     #[inline]
     pub(crate) fn times(&self, c_ns: u64) -> EqualIos {
         let Some(bio) = &self.chain else { return EqualIos::EMPTY };
-        // `own` is true because `ends_alike` accepts only I/Os that this thread submitted.
+        // `own` (submitted by this thread) is true, because `ends_alike`, which selects the I/Os to
+        // count, accepts only bios of this thread's channel.
         let whose = IoOwner { account_key: bio.bio.account_key, stage: bio.stage, own: true };
         let times = IoTimes { q_ns: bio.q_ns, waits: None, d_ns: self.d_ns, c_ns };
         EqualIos::like(self.op, whose, times)
     }
 
-    /// Returns true if the request may be added to the count of equal I/Os in `times`: same
-    /// operation, tenant, group, submission time and dispatch time. Also required: the request is
-    /// in flight, and its only bio came from the channel of `bio_set` and waited in no queue. A
-    /// flush never qualifies.
+    /// Returns true if the request may be counted together with the I/Os in `times`. All of this
+    /// must be true:
+    /// - Operation, tenant, group, submission time and dispatch time are the same.
+    /// - The request is in flight, and has a single bio, which waited in no queue.
+    /// - The bio came from the channel of `bio_set`.
+    ///
+    /// A flush never qualifies.
     #[inline(always)]
     pub(crate) fn ends_alike(&self, bio_set: *const BioSet<M>, times: &EqualIos) -> bool {
         let Some(bio) = &self.chain else { return false };
@@ -157,7 +163,8 @@ impl<M: Machine> Request<M> {
         self.chain.take().expect("a request in flight has bios")
     }
 
-    /// Returns the tag, below the depth of the tag set including reserved tags.
+    /// Returns the tag, which is less than the `depth` given to
+    /// [`Driver::open_queue`](crate::Driver::open_queue).
     #[inline]
     #[must_use]
     pub fn tag(&self) -> Tag {
@@ -243,7 +250,7 @@ pub(crate) struct RequestRef<M: Machine>(NonNull<M::Line<Request<M>>>);
 unsafe impl<M: Machine> Send for RequestRef<M> {}
 
 impl<M: Machine> RequestRef<M> {
-    /// Creates the handle of the request in `line`, which outlives the handle.
+    /// Creates the handle of the request in `line`. The line must outlive the handle.
     ///
     /// # Safety
     /// The caller owns the request: no other handle of it exists, and no driver has it.

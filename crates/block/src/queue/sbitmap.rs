@@ -72,8 +72,9 @@ impl<M: Machine> Sbitmap<M> {
         TagBits { word: number >> self.shift, mask: 1 << (number & ((1 << self.shift) - 1)) }
     }
 
-    /// Takes up to `want` (1 or more) free numbers of a single word: the first word from `hint` on
-    /// that has free numbers. Sets `hint` to that word.
+    /// Takes up to `want` (1 or more) free bits of one word. The search begins at the word with
+    /// index `hint`, and sets `hint` to the index of the word found. Returns `None` if no bit is
+    /// free.
     #[inline(always)]
     pub(crate) fn take(&self, hint: &mut u32, want: u32) -> Option<TagBits> {
         let mut mask = match self.words.get(*hint as usize) {
@@ -86,7 +87,8 @@ impl<M: Machine> Sbitmap<M> {
         (mask != 0).then_some(TagBits { word: *hint, mask })
     }
 
-    /// Takes free bits of the next word after `hint` that has any; returns 0 if all bits are taken.
+    /// Takes up to `want` free bits of the next word after `hint` that has a free bit. Returns 0 if
+    /// no word has one.
     #[inline(never)]
     fn take_elsewhere(&self, hint: &mut u32, want: u32) -> u64 {
         let count = self.words.len() as u32;

@@ -19,9 +19,10 @@ use millrace_machine::{Hold, Line, LockCounts, Machine, Meter, Order, Site, Word
 
 const FREE: u64 = 0;
 const HELD: u64 = 1;
-/// Bit set in addition to `HELD`: a thread found the lock held, and left work for its holder.
+/// Bit that is set in addition to `HELD` if a thread found the lock held and left work for its
+/// holder.
 const FLAG: u64 = 2;
-/// Bit set while the lock's statistics are on, alone or together with `HELD` and `FLAG`.
+/// Bit that is set while the lock's statistics are on, alone or together with `HELD` and `FLAG`.
 const METERED: u64 = 4;
 
 const NAME: &str = "serve";
@@ -114,7 +115,8 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     /// failed attempt, if any.
     #[inline(always)]
     fn attempt(&self, site: Site, tried_ns: Option<u64>) -> Option<ServeGuard<'_, M, T>> {
-        // Acquire pairs with the Release of `leave`. Relaxed: failure reads no data.
+        // Acquire pairs with the Release of `leave`. Relaxed: if the exchange fails, no data is
+        // read.
         match self.state.compare_exchange(FREE, HELD, Order::Acquire, Order::Relaxed) {
             Ok(_) => {
                 if M::Meter::ALWAYS {
@@ -132,12 +134,13 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     fn attempt_counting(&self, site: Site, tried_ns: Option<u64>) -> Option<ServeGuard<'_, M, T>> {
         let counts = M::Meter::is_on();
         let held = if counts { HELD | METERED } else { HELD };
-        // Acquire pairs with the Release of `leave`. Relaxed: failure reads no data.
+        // Acquire pairs with the Release of `leave`. Relaxed: if the exchange fails, no data is
+        // read.
         self.state.compare_exchange(METERED, held, Order::Acquire, Order::Relaxed).ok()?;
         self.set_hold(counts.then(|| Hold::begin(site, M::Meter::now(), tried_ns)));
         if !counts && M::Meter::is_on() {
-            // Another thread turned lock statistics on after this thread had read the switch. The
-            // exchange above cleared that thread's `METERED` bit, so set the bit again.
+            // If another thread has turned lock statistics on since the call of `is_on`, the
+            // exchange above has cleared the `METERED` bit. So set the bit again.
             self.meter();
         }
         Some(ServeGuard { lock: self })
@@ -146,16 +149,16 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     /// Sets `FLAG`, so that the lock's holder runs another dispatch round. Returns false if the
     /// lock is free, or if another thread changed `state` meanwhile.
     fn flag(&self) -> bool {
-        // Release pairs with the Acquire of a `leave` that fails because of `FLAG`: the lock's
+        // Release pairs with the Acquire in `leave`, which fails while `FLAG` is set. So the lock's
         // holder sees the work that this thread has queued.
         match self.state.compare_exchange(HELD, HELD | FLAG, Order::Release, Order::Relaxed) {
             Ok(_) => true,
             Err(found) if found & HELD == 0 => false,
-            // The lock is held, with `FLAG` or `METERED` set. Even a set `FLAG` is set again: only
-            // this thread's own Release publishes this thread's work.
+            // The lock is held, and `FLAG` or `METERED` is set. `FLAG` must be written even if it
+            // is set: only a Release store by this thread publishes the work of this thread.
             Err(found) => {
-                // Release pairs with the Acquire of `ServeGuard::leave` and `ServeGuard::stay`.
-                // Relaxed: the caller repeats a failed exchange.
+                // Release pairs with the Acquire in `ServeGuard::leave` and `ServeGuard::stay`.
+                // Relaxed: after a failed exchange, the caller tries again.
                 let (release, relaxed) = (Order::Release, Order::Relaxed);
                 self.state.compare_exchange(found, found | FLAG, release, relaxed).is_ok()
             }
@@ -217,8 +220,9 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
     pub(crate) fn leave(self) -> Option<Self> {
         let state = &self.lock.state;
         let ended = if M::Meter::ALWAYS { self.lock.ended() } else { None };
-        // Release pairs with the Acquire of the next `try_enter`. Acquire pairs with the Release of
-        // a thread that sets `FLAG`: the holder sees the work that this thread has queued.
+        // On success, Release pairs with the Acquire of the thread that takes the lock next
+        // (`try_enter`). On failure, Acquire pairs with the Release of the thread that has set
+        // `FLAG`. So the lock's holder sees the work that the other thread has queued.
         match state.compare_exchange(HELD, FREE, Order::Release, Order::Acquire) {
             Ok(_) => {
                 core::mem::forget(self);
@@ -269,9 +273,10 @@ impl<M: Machine, T: Send> Drop for ServeGuard<'_, M, T> {
     fn drop(&mut self) {
         let (state, ended) = (&self.lock.state, self.lock.ended());
         self.lock.set_hold(None);
-        // Release pairs with the Acquire of the next `try_enter`. This store also clears a `FLAG`
-        // that another thread may just have set, and the work of that thread would be forgotten.
-        // Therefore a `ServeGuard` is dropped only where no thread sets `FLAG`, or in a panic.
+        // Release pairs with the Acquire of the next `try_enter`. Unlike `leave`, this store
+        // ignores a `FLAG` that another thread has set after it left work for the holder. That work
+        // would not be done. So a `ServeGuard` is dropped only where no thread sets `FLAG`, or in a
+        // panic.
         if M::Meter::ALWAYS {
             state.store(FREE, Order::Release);
         } else {

@@ -200,8 +200,9 @@ impl<M: Machine> TagSet<M> {
         self.waiting.load(Order::SeqCst) != 0
     }
 
-    /// Wakes all waiting queues. Usually one queue is woken and passes the wake-up on to the next.
-    /// Called where no thread would do so: for example, after a queue was given up.
+    /// Wakes all waiting queues. Usually, only the first waiting queue is woken, and the others are
+    /// woken later, one by one. Called where no thread would wake the others: for example, after
+    /// the first queue was closed.
     pub(crate) fn wake_all(&self) {
         while let Some(waiter) = self.wake_one() {
             if let Some(drive) = waiter.drive.upgrade() {

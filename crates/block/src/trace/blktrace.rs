@@ -30,7 +30,7 @@ pub mod category {
     pub const SYNC: u16 = 1 << 3;
     /// Category: queueing and merging.
     pub const QUEUE: u16 = 1 << 4;
-    /// Category: requests that the driver returned.
+    /// Category: requeued requests. The driver gave them back, to be dispatched again later.
     pub const REQUEUE: u16 = 1 << 5;
     /// Category: requests that were dispatched to the driver.
     pub const ISSUE: u16 = 1 << 6;
@@ -69,7 +69,7 @@ pub enum EventCode {
     GetRequest = 4,
     /// S: a task sleeps until a request is free.
     Sleep = 5,
-    /// R: the driver returned a request.
+    /// R: a request was requeued. The driver gave it back, to be dispatched again later.
     Requeue = 6,
     /// D: a request was dispatched to the driver.
     Issue = 7,
@@ -116,8 +116,9 @@ const ACTS: [EventCode; 17] = [
 ];
 
 impl EventCode {
-    /// Returns the whole action: the event's code and category, with the categories in `more`, such
-    /// as `category::WRITE | category::SYNC`.
+    /// Returns the action word of a record with this event: the event's code, the event's own
+    /// category, and the categories in `more`. An example of `more` is
+    /// `category::WRITE | category::SYNC`.
     #[must_use]
     pub fn with(self, more: u16) -> u32 {
         let own = match self {
@@ -175,7 +176,8 @@ pub enum NotifyKind {
 }
 
 impl NotifyKind {
-    /// Returns the whole action: the code with the message category.
+    /// Returns the action word of a record with this message. The word contains the message's code
+    /// and [`category::NOTIFY`].
     #[must_use]
     pub fn action(self) -> u32 {
         u32::from(category::NOTIFY) << 16 | u32::from(self as u16)
@@ -215,7 +217,8 @@ pub enum RecordError {
     Magic(u32),
     /// The first word is the magic number in the other byte order.
     ByteOrder,
-    /// The record has this version, which is not [`VERSION`].
+    /// The record's version is not [`VERSION`], the only supported one. The variant holds the
+    /// record's version.
     Version(u32),
 }
 
@@ -332,7 +335,7 @@ pub struct RemapData {
     pub device_from: u32,
     /// Device that the I/O goes to.
     pub device_to: u32,
-    /// First sector of the I/O on `device_from`.
+    /// First sector of the I/O on the original device (`device_from`).
     pub sector_from: u64,
 }
 

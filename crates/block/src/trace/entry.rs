@@ -1,12 +1,15 @@
 //! The contents of a trace ring: words of 16 bytes, and the entries that are decoded from them.
 //!
-//! Memory bandwidth is the main cost of tracing, so a word stores only the fields that differ from
-//! the words before it. A *group* word holds the time, device, tenant and categories of the words
-//! behind it. A *step* word holds the sectors of one I/O and a step, which may stand for several of
-//! the kernel's events at one time. The source of a remap, the flush that another flush joined, and
-//! a driver's data are in words before the step. A *note* word belongs to no I/O (note.rs). Written
-//! by `TraceWriter` (tracer.rs), read by [`RingDecoder`]; the top 4 bits of a word's first half are
-//! its kind.
+//! Memory bandwidth is the main cost of tracing, so a word stores only what differs from the words
+//! before it. The top 4 bits of a word's first half are its kind:
+//! - `GROUP`: time, device, tenant and categories of the words that follow.
+//! - `STEP`: sectors of one I/O, and a code for one to three events of that I/O.
+//! - `FROM`: the sector before a remap, or the sector of the flush that takes in a merged flush.
+//! - `DATA`: the driver's data.
+//! - `NOTE`: a message that belongs to no I/O (note.rs).
+//!
+//! `FROM` and `DATA` words come before the `STEP` word that they belong to. Written by
+//! `TraceWriter` (tracer.rs), read by [`RingDecoder`].
 
 use alloc::vec::Vec;
 
@@ -29,8 +32,8 @@ const FROM: u64 = 2;
 const DATA: u64 = 3;
 const NOTE: u64 = 4;
 
-/// Codes of ring words that each record several events of an I/O. The kernel's event codes are
-/// lower.
+/// Codes of ring words that stand for several events of one I/O. All of these codes are larger than
+/// the kernel's codes of single events ([`EventCode`]).
 const QUEUE_GET: u8 = 32;
 const REMAP_QUEUE: u8 = 33;
 const REMAP_QUEUE_GET: u8 = 34;
@@ -43,8 +46,8 @@ pub struct TraceEntry {
     pub time_ns: u64,
     /// First sector of the I/O on the drive; for an unplug, the number of requests.
     pub sector: u64,
-    /// For a remap, the first sector on the volume. For a flush that was merged into another one,
-    /// the `sector` of that other flush's events.
+    /// For a remap, the first sector on the volume. For a flush that was merged into another flush,
+    /// the `sector` field of the other flush's events. Otherwise 0.
     pub from: u64,
     /// Length of the I/O in bytes.
     pub bytes: u32,
@@ -58,7 +61,7 @@ pub struct TraceEntry {
     pub error: i32,
     /// The driver's data, for an event that carries it.
     pub data: DriverData,
-    /// The message, for an entry that is no event of an I/O.
+    /// The message, if the entry is a message. `None` for an event of an I/O.
     pub note: Option<TraceNote>,
 }
 
@@ -124,9 +127,10 @@ pub(crate) fn step_word(of: &TraceSubject, step: TraceStep) -> RingWord {
     [of.sector & VALUE, what]
 }
 
-/// Returns an additional ring word for two kinds of events, which the event's own words follow. For
-/// a remap, `sector` is the sector before the remap. For a flush that was merged into another
-/// flush, it is the sector that the events of that other flush have.
+/// Returns a ring word with a source sector. The words of a remap or of a merged flush follow it.
+///
+/// - For a remap, `sector` is the sector before the remap.
+/// - For a flush merged into another flush, `sector` is the sector in the other flush's events.
 #[inline(always)]
 pub(crate) fn from_word(sector: u64) -> RingWord {
     [FROM << KIND_SHIFT, sector]
@@ -147,8 +151,8 @@ pub(crate) fn data_words(data: &DriverData) -> impl Iterator<Item = RingWord> + 
 
 #[derive(Debug, Default)]
 pub(crate) struct RingDecoder {
-    /// Dispatch (D) events that the decoder holds back, because all insert (I) events of a batch
-    /// come first. A single ring word records both events of a request.
+    /// Dispatch (D) events that are held back until all insert (I) events of their batch are
+    /// decoded. A single ring word records both the insert and the dispatch of a request.
     issued: Vec<TraceEntry>,
     time_ns: u64,
     group: u64,

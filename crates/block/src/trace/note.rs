@@ -16,14 +16,14 @@ pub enum TraceMessage {
     /// An I/O of the group starts to wait. [`TraceNote::time_ns`] is the expected length of the
     /// wait; 0 if unknown.
     Waits(GroupId, WaitReason),
-    /// An I/O of the group continues. [`TraceNote::time_ns`] is the length of the wait.
+    /// An I/O of the group has waited and now continues. [`TraceNote::time_ns`] is the time that
+    /// the I/O has waited.
     GoesOn(GroupId, WaitReason),
     /// The drive's scheduler pauses although I/Os wait in it. [`TraceNote::time_ns`] is the length
     /// of the pause. Group and wait reason are given if the scheduler reports them.
     Rests(Option<(GroupId, WaitReason)>),
-    /// The drive's scheduler starts to hold back the group's I/Os in a hardware queue. The last
-    /// field is the maximum number of the queue's requests in flight in the drive; `u32::MAX` for
-    /// no limit.
+    /// The drive's scheduler starts to hold back I/Os of the group in a hardware queue. The last
+    /// field is the limit of the queue's requests in flight; `u32::MAX` means no limit.
     Held(GroupId, WaitReason, u32),
     /// New limits on a hardware queue's requests in flight: queue number, then limits for reads and
     /// for other requests, equal if one limit is for both. `u32::MAX` means no limit.
@@ -32,7 +32,7 @@ pub enum TraceMessage {
     Dropped(u32),
 }
 
-/// A trace message and the time span that it reports.
+/// A trace message, and the length of the wait or pause that the message is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceNote {
     /// Content of the message.

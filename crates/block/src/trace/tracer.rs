@@ -62,7 +62,8 @@ unsafe impl<M: Machine> Send for TraceRing<M> {}
 impl<M: Machine> TraceRing<M> {
     fn read(&self, mut take: impl FnMut(CpuId, &[TraceEntry])) {
         let mut decoder = self.reader.lock();
-        // Acquire pairs with the Release of `publish`. Relaxed: only the reader writes `tail`.
+        // Acquire for `head` pairs with the Release of `publish`. Relaxed for `tail`, because only
+        // the reader writes `tail`.
         let (head, mut tail) = (self.head.load(Order::Acquire), self.tail.load(Order::Relaxed));
         let mut entries = Vec::with_capacity(ENTRIES_AT_ONCE);
         while tail < head {
@@ -72,8 +73,9 @@ impl<M: Machine> TraceRing<M> {
                 decoder.take(unsafe { *self.words[place].get() }, &mut entries);
                 tail += 1;
             }
-            // The decoder holds back the dispatch (D) events of a batch behind its insert (I)
-            // events. Once all published words are read, the held-back events are due.
+            // A batch's dispatch (D) events must come after its insert (I) events, so the decoder
+            // has held them back. All published words are decoded now, so `end` appends the
+            // dispatch events.
             if tail == head {
                 decoder.end(&mut entries);
             }
@@ -93,7 +95,8 @@ pub(crate) struct TraceWriter<M: Machine> {
     limit: u64,
     /// Number of dropped events since the last message about dropped events.
     untold: u32,
-    /// Time of the last recorded event; `group` holds its device, tenant and categories.
+    /// Time of the last recorded event. The field `group` holds that event's device, tenant and
+    /// categories.
     time_ns: u64,
     group: u64,
     stamp: TraceStamp,
@@ -148,7 +151,7 @@ impl<M: Machine> TraceWriter<M> {
     pub(crate) fn publish(&mut self) {
         // Release pairs with the Acquire of `TraceRing::read`.
         self.ring.head.store(self.head, Order::Release);
-        // Relaxed: a change of `exact` (one time per event instead of batch) may take effect later.
+        // Relaxed: the writer may notice a new value of `exact` a little later.
         let exact = self.ring.exact.load(Order::Relaxed) != 0;
         self.stamp = if exact { TraceStamp::Event } else { TraceStamp::Batch };
     }
@@ -226,8 +229,10 @@ pub struct Tracer<M: Machine> {
     /// 1 while a trace is recorded.
     on: M::Word,
     rings: M::Lock<Vec<Arc<TraceRing<M>>>>,
-    /// Number of events dropped in this recording, minus the drop counters of the present `rings`:
-    /// freed rings add to the number, drops of earlier recordings are subtracted. Wraps around.
+    /// Correction of the rings' drop counters. The sum of this number and of the counters of all
+    /// `rings` is the number of events dropped in this recording. When a recording starts, the
+    /// counters of `rings` are subtracted, because they contain earlier drops. When a ring is
+    /// freed, its counter is added. Wraps around.
     dropped: M::Word,
     /// 1 if the clock is read for each event.
     exact: M::Word,
@@ -257,12 +262,13 @@ impl<M: Machine> Tracer<M> {
         self.on.load(Order::Relaxed) != 0
     }
 
-    /// Starts to record, and discards events of an earlier recording. Returns false if a recording
-    /// is under way. Channels notice with their next batch after
+    /// Starts to record, and discards the events of an earlier recording. Returns false if a
+    /// recording is already under way. A channel records from its next batch after
     /// [`Volume::set_traced`](crate::Volume::set_traced).
     pub fn start(&self, stamp: TraceStamp) -> bool {
         let mut rings = self.rings.lock();
-        // `is_on` stays valid: recordings start and stop only under the lock of `rings`.
+        // The lock of `rings` is held, so no other thread can start or stop a recording after this
+        // check.
         if self.is_on() {
             return false;
         }
@@ -272,7 +278,7 @@ impl<M: Machine> Tracer<M> {
         self.exact.store(exact, Order::Relaxed);
         for ring in rings.iter() {
             ring.read(|_, _| ());
-            // Relaxed: the ring's writer may notice a new `exact` (one time per event) later.
+            // Relaxed: the ring's writer may notice the new value a little later.
             ring.exact.store(exact, Order::Relaxed);
         }
         // Relaxed: statistics.
@@ -315,7 +321,7 @@ impl<M: Machine> Tracer<M> {
     /// Empties the rings, and passes their entries to `take`. Each call gets entries of one ring,
     /// in order of time, and the CPU on which the ring was created.
     pub fn drain(&self, mut take: impl FnMut(CpuId, &[TraceEntry])) -> TraceStatus {
-        // Copied, so that new threads can add rings while `take` runs.
+        // The list is copied to release its lock, so that threads can add rings while `take` runs.
         let rings: Vec<_> = self.rings.lock().iter().map(Arc::clone).collect();
         // Relaxed: a statistic; no other data depends on it.
         let mut dropped = self.dropped.load(Order::Relaxed);
@@ -337,8 +343,9 @@ impl<M: Machine> Tracer<M> {
             // Acquire pairs with the Release with which an ended thread dropped its reference to
             // the ring: all that this thread wrote to the ring is visible.
             M::fence(Order::Acquire);
-            // Acquire pairs with the Release of `publish`: the last ring words of the ended thread
-            // are visible. Relaxed: only the reader changes `tail`, and `dropped` is a statistic.
+            // Acquire for `head` pairs with the Release of `publish`: the last ring words of the
+            // ended thread are visible. Relaxed for `tail`, because only the reader writes it.
+            // Relaxed for `dropped`, because it is a statistic.
             let empty = ring.head.load(Order::Acquire) == ring.tail.load(Order::Relaxed);
             if gone && empty {
                 self.dropped.fetch_add(ring.dropped.load(Order::Relaxed), Order::Relaxed);

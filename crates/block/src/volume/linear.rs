@@ -10,7 +10,8 @@ use crate::chain::slot::BioStride;
 use crate::volume::placement::{DrivePart, SectorMapping, VolumeRange};
 
 pub(crate) struct Linear {
-    /// First sector of each drive, then the largest possible sector: the last drive may grow.
+    /// First sector of each drive, followed by `Sector::MAX` as the end of the last drive, which
+    /// may grow.
     starts: Vec<Sector>,
 }
 
@@ -26,7 +27,8 @@ impl Linear {
         Linear { starts }
     }
 
-    /// Returns the size in sectors of a volume over drives of these sizes, each in whole blocks.
+    /// Returns the size of a linear volume in sectors. The size of each drive is rounded down to
+    /// whole blocks.
     pub(crate) fn capacity(sizes: &[Sector], block_sectors: u64) -> Sector {
         sizes.iter().map(|size| size / block_sectors * block_sectors).sum()
     }

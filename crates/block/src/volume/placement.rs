@@ -22,11 +22,12 @@ pub(crate) trait SectorMapping {
 
     fn part_of(&self, range: &VolumeRange, member: u16) -> Option<DrivePart>;
 
-    /// Returns the number of sectors from `at` on that are contiguous on the drive of `at`.
+    /// Returns how many sectors, starting with sector `at`, are contiguous on one drive.
     fn run_from(&self, at: Sector) -> u64;
 
-    /// Finds a drive whose growth to its size in `sizes` would shift the data of the drives behind
-    /// it. Returns the drive's index and present size. All sizes are in sectors of whole blocks.
+    /// Finds a drive that must not grow to its new size in `sizes`, because the data of later
+    /// drives would move. Returns the drive's index and present size. Sizes are in sectors and are
+    /// whole blocks.
     fn moved(&self, _sizes: &[Sector]) -> Option<(usize, Sector)> {
         None
     }
@@ -37,7 +38,7 @@ pub(crate) struct DrivePart {
     pub(crate) member: u16,
     pub(crate) dev_sector: Sector,
     pub(crate) nr_sectors: SectorCount,
-    /// Sectors from the start of the volume's range to the start of its part on this drive.
+    /// Offset of this part from the start of the volume's range, in sectors.
     pub(crate) offset: SectorCount,
     pub(crate) stride: BioStride,
 }
@@ -49,10 +50,10 @@ pub(crate) struct VolumeRange {
     pub(super) end: Sector,
     /// Row and drive of the first chunk; a row is one chunk of each drive.
     pub(super) first: (u64, u16),
-    /// Number of sectors of the first chunk that lie before the range.
+    /// Number of sectors from the start of the first chunk to the start of the range.
     pub(super) within: u64,
     pub(super) last: (u64, u16),
-    /// Number of sectors of the last chunk that lie after the range.
+    /// Number of sectors from the end of the range to the end of the last chunk.
     pub(super) short: u64,
 }
 

@@ -107,7 +107,7 @@ impl<M: Machine> Drop for ResizeGuard<'_, M> {
 }
 
 fn raise<W: Word>(word: &W, size: Sector) {
-    // Relaxed: the old size is only compared with `size`. The exchange fails if it has changed.
+    // Relaxed: an outdated size does no harm, because the exchange below fails then.
     let mut old = word.load(Order::Relaxed);
     while old < size {
         // Release pairs with the Acquire of each reader of `word`: a thread that sees the new size
@@ -127,16 +127,23 @@ impl<M: Machine> Volume<M> {
         self.size.now.load(Order::Acquire)
     }
 
-    /// Asks the drives for their sizes and grows the volume accordingly: a striped volume by its
-    /// smallest drive, a linear one by its last. For a volume over another volume, the lower volume
-    /// is resized first, and the result names the lower volume's drives. Bios submitted afterwards
-    /// may use the new space, also on channels that were already open. Then the watchers are
-    /// called. May block. A volume whose drives have not grown stays as it is.
+    /// Asks the drives for their sizes, and grows the volume if its drives have grown. May block.
+    ///
+    /// - In a striped volume, the smallest drive must have grown.
+    /// - In a linear volume, only the last drive may grow.
+    /// - For a volume over another volume, the lower volume is resized first, and the result names
+    ///   the lower volume's drives.
+    ///
+    /// New bios may use the new space, even on channels that are already open. The callbacks of
+    /// [`Volume::watch_size`] are called if the volume has grown.
     ///
     /// # Errors
-    /// `InvalidSetting` if a drive has become smaller, or if a drive has grown that must not grow;
-    /// `Busy` while another thread resizes the volume; and errors of the drives. Nothing has
-    /// changed then.
+    /// - `InvalidSetting` if a drive has become smaller, or if growth of a drive would move stored
+    ///   data.
+    /// - `Busy` while another thread resizes the volume.
+    /// - Errors of the drives.
+    ///
+    /// After an error, this volume has its old size.
     #[doc(alias = "set_capacity_and_notify")]
     pub fn resize(&self) -> Result<Resized, Error> {
         let Some(turn) = self.size.begin() else {

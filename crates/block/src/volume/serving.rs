@@ -1,13 +1,14 @@
 //! Serving modes: which threads serve a volume's drives, and how the mode `auto` chooses.
 //!
-//! A `Volume` has a serving mode (`Serving`) and the state of `auto` (`ServingChoice`), which all
-//! its channels share. Each channel counts its own I/O (`ServingChooser`) and adds the counts to
-//! the shared state only every quarter of a millisecond, so that batches do not write shared
-//! memory. `auto` measures the throughput of all channels together. The mode `auto` uses each of
-//! the two modes for a while, keeps the faster one, and tries the other again after increasing
-//! intervals. A channel that measured only itself would hand its work to workers that take the CPUs
-//! from the other channels. Source: Kumar et al., ATC 2017, the Falcon paper (watermarks, per-drive
-//! serving; "per-volume" is its description of Linux).
+//! `auto` chooses between `Inline` (submitting threads) and `PerDrive` (worker threads). It uses
+//! each mode for a while, keeps the faster one, and tries the other one again after increasing
+//! intervals. `auto` measures the throughput of all channels together. A channel that measured only
+//! itself would prefer workers even if they take the CPUs from other channels.
+//!
+//! All channels of a `Volume` share the state of `auto` (`ServingChoice`). Each channel counts its
+//! own I/O (`ServingChooser`), and adds the counts to the shared state every quarter of a
+//! millisecond. So batches do not write shared memory. Source: Kumar et al., ATC 2017, the Falcon
+//! paper (watermarks, per-drive serving; "per-volume" is its description of Linux).
 
 use alloc::format;
 
@@ -53,7 +54,7 @@ impl Serving {
     }
 }
 
-/// Settings of how a volume's drives are served. All numbers are per drive of the volume.
+/// Settings for the threads that serve a volume's drives. All numbers are per drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServingConfig {
     /// Selects the threads that serve the drives.
@@ -77,10 +78,11 @@ impl ServingConfig {
         ServingConfig { serving, ..ServingConfig::default() }
     }
 
-    /// Checks the watermarks and pressure points.
+    /// Checks the watermarks and the pressure points (limits on the number of waiting requests).
     ///
     /// # Errors
-    /// `InvalidSetting` with a text that begins with the key of the first wrong value.
+    /// `InvalidSetting` if a high limit is out of range or below the low limit. The error text
+    /// begins with the key of the first wrong value.
     pub fn validate(&self) -> Result<(), Error> {
         let wrong = |text| Err(Error::new(ErrorKind::InvalidSetting, text));
         let pairs = [
@@ -102,10 +104,14 @@ impl ServingConfig {
 }
 
 impl Default for ServingConfig {
-    /// Returns inline serving with the watermarks of the Falcon paper (Kumar et al., ATC 2017). The
-    /// paper names no limits for requests that wait for workers. `pressure_high` is 32 times the
-    /// depth of a SATA queue. `pressure_low` is only an eighth lower: at a lower value, some
-    /// workers would run out of requests while `submit` still refuses bios.
+    /// Returns settings for the serving mode `inline`, with the watermarks `plug_high` and
+    /// `plug_low` of the Falcon paper (Kumar et al., ATC 2017).
+    ///
+    /// The paper gives no values for `pressure_high` and `pressure_low`. If more than
+    /// `pressure_high` requests wait for workers, `submit` refuses bios until at most
+    /// `pressure_low` wait. `pressure_high` is 32 times the depth of a SATA queue. `pressure_low`
+    /// is only an eighth lower, so that workers do not run out of requests while `submit` refuses
+    /// bios.
     fn default() -> Self {
         ServingConfig {
             serving: Serving::Inline,
@@ -117,8 +123,7 @@ impl Default for ServingConfig {
     }
 }
 
-/// Nanoseconds between two updates by one channel (submitter) of the measurements from which the
-/// volume's serving mode is chosen.
+/// Minimum time between two updates of the shared counts by one channel, in nanoseconds.
 const MEETING_NS: u64 = 250_000;
 /// Shortest time, in nanoseconds, for which a mode is measured. Multiplied by the number of active
 /// channels, because channels that share CPUs run one after the other.
@@ -128,10 +133,10 @@ const WINDOW_NS_MAX: u64 = 50_000_000;
 const WINDOW_BATCHES: u64 = 8;
 /// Smallest number of bios in a measuring window, as a multiple of the number of bios in flight.
 const WINDOW_ROUNDS: u64 = 4;
-/// Smallest number of batches that pass unmeasured after a change of the serving mode, while I/O of
-/// the old mode completes.
+/// Smallest number of batches that are not measured after a change of the serving mode. Meanwhile,
+/// I/O of the old mode completes.
 const SETTLE_BATCHES: u64 = 4;
-/// Smallest number of bios that pass unmeasured after a change of the serving mode, as a multiple
+/// Smallest number of bios that are not measured after a change of the serving mode, as a multiple
 /// of the number of bios in flight.
 const SETTLE_ROUNDS: u64 = 1;
 /// Number of measuring windows before `auto` first tries the slower serving mode again.
@@ -181,7 +186,8 @@ impl ServingChooser {
         self.workers
     }
 
-    /// Adds the channel's new I/O to the shared counts, and takes over the present serving mode.
+    /// Adds the channel's new I/O to the shared counts, and copies the current serving mode to the
+    /// channel.
     #[inline(never)]
     fn meet(&mut self, choice: &mut ServingChoice, now_ns: u64) {
         self.meeting_ns = now_ns + MEETING_NS;
@@ -197,7 +203,8 @@ impl ServingChooser {
 pub(crate) struct ServingChoice {
     /// True while workers serve, false while submitters do.
     workers: bool,
-    /// Measured bios per second while submitters and while workers serve; 0 if unknown.
+    /// Measured throughput of serving by submitters and of serving by workers, in bios per second;
+    /// 0 if unknown.
     rates: [u64; 2],
     window: u64,
     /// Start of the current measuring window, in nanoseconds.
@@ -207,9 +214,10 @@ pub(crate) struct ServingChoice {
     channels: [u64; 2],
     /// True after a change of mode, until I/O of the new mode is measured.
     settling: bool,
-    /// Number of measuring windows left before `auto` changes between submitters and workers.
+    /// Number of measuring windows left before `auto` tries the slower serving mode again.
     stay: u32,
-    /// Length, in windows, of the next stay in the faster serving mode. Doubles each time.
+    /// Number of measuring windows for which `auto` will keep the faster mode after the next
+    /// change. Doubles with each change.
     patience: u32,
 }
 
@@ -259,9 +267,9 @@ impl ServingChoice {
         channels.saturating_mul(WINDOW_NS).min(WINDOW_NS_MAX)
     }
 
-    /// Returns the nanoseconds after which the trial of a slower serving mode ends early: a
-    /// multiple of the time that the faster mode would need for `bios` bios. Returns `u64::MAX`
-    /// outside a trial.
+    /// Returns the maximum duration of a trial of the slower serving mode, in nanoseconds. The
+    /// trial may take a multiple of the time that the faster mode would need for `bios` bios.
+    /// Outside a trial, returns `u64::MAX`.
     fn limit(&self, bios: u64) -> u64 {
         let other = self.rates[usize::from(!self.workers)];
         let is_trial = other > self.rates[usize::from(self.workers)];
@@ -284,8 +292,8 @@ impl ServingChoice {
         self.channels = [0, self.channels[0]];
     }
 
-    /// Begins a new measuring window once the present window is long enough, or once the unmeasured
-    /// time after a change of mode (`settling`) is over.
+    /// Ends the present measuring window if it is long enough, and begins a new one. After a change
+    /// of mode (`settling`), begins the first measuring window.
     fn look(&mut self, now_ns: u64) {
         let elapsed_ns = now_ns.saturating_sub(self.since_ns);
         if self.settling {
@@ -310,7 +318,7 @@ impl ServingChoice {
         let [own, theirs] = self.rates;
         let better = theirs > own.saturating_add(own / 100 * MARGIN_PERCENT);
         if better != self.workers {
-            // Changes to the faster mode. The present mode was only on trial, or has become slower.
+            // The other mode is faster: the present mode was only on trial, or has become slower.
             let stay = self.patience;
             self.patience = (self.patience * 2).min(STAY_MOST);
             return self.turn(stay);
@@ -322,8 +330,8 @@ impl ServingChoice {
         self.turn(0);
     }
 
-    /// Switches between serving by submitters and serving by workers. `auto` tries the previous
-    /// mode again after `stay` + 1 measuring windows.
+    /// Changes from serving by submitters to serving by workers, or back. `auto` keeps the new mode
+    /// for `stay` + 1 measuring windows, then tries the old mode again.
     fn turn(&mut self, stay: u32) {
         self.workers = !self.workers;
         self.stay = stay;

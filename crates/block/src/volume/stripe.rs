@@ -1,8 +1,9 @@
 //! The striped layout: chunks round robin over the drives (RAID-0).
 //!
-//! A row is one chunk of each drive. The chunks of a range are adjacent on each drive, so a range
-//! has one contiguous part on each drive. In memory, that part has gaps, which a `BioStride`
-//! describes. Source: \[FALCON\] (volume, stripe). Kernel counterpart: md's raid0.
+//! A row is one chunk of each drive. A range of the volume has one contiguous part on each drive,
+//! because the range's chunks on a drive are adjacent. The data of such a part are not contiguous
+//! in memory; a `BioStride` describes the gaps. Source: Kumar et al., ATC 2017, the Falcon paper
+//! (volume, stripe). Kernel counterpart: md's raid0.
 
 use crate::bio::{Sector, SectorCount};
 use crate::chain::slot::BioStride;
@@ -73,9 +74,9 @@ impl SectorMapping for Stripe {
     fn part_of(&self, range: &VolumeRange, member: u16) -> Option<DrivePart> {
         let (shift, width) = (self.chunk_shift, self.width);
         let ((first_row, first), (last_row, last)) = (range.first, range.last);
-        // A row is one chunk of each drive. Drives before the first chunk's drive begin their part
-        // of the range one row later. Drives after the last chunk's drive end their part one row
-        // earlier.
+        // A row is one chunk of each drive. In the first row, the range has no chunk on drives
+        // before the first chunk's drive. In the last row, the range has no chunk on drives after
+        // the last chunk's drive.
         let row = first_row + u64::from(member < first);
         let end_row = last_row + u64::from(member <= last);
         if row >= end_row {

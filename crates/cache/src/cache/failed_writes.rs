@@ -1,24 +1,23 @@
 //! `FailedWrites`: tracks drives that fail writes or are stuck, and the dirty pages that wait for
 //! them.
 //!
-//! A drive is failing from a failed write on, until one of its writes succeeds and `RETRY_NS` have
-//! passed. A drive is stuck if it has writes in flight and has completed none for a second. A stuck
-//! drive is treated like a failing one, but its writes in flight may still complete. So a write
-//! beyond the drive's share of dirty pages waits instead of failing, and no probe (trial write) is
-//! sent.
+//! A drive counts as failing after a failed write. The drive recovers when one of its writes has
+//! succeeded and `RETRY_NS` have passed. A drive is stuck if it has writes in flight and has
+//! completed none of them for a second. Dirty pages of failing or stuck drives are stranded:
+//! - The dirty limit excludes stranded pages, so that writers to other drives are not slowed down.
+//!   Instead, each drive has a share, the maximum number of its stranded pages.
+//! - A write beyond the share waits. If the drive is failing, the write fails once `PROBES` probes
+//!   (trial writes) have failed.
+//! - Stranded pages are written only as probes, a few extents at a time. A stuck drive gets no
+//!   probes, because its writes in flight may still complete.
 //!
-//! Dirty pages of a failing drive are stranded. The dirty limit excludes stranded pages, so that
-//! writers to other drives are not slowed down. Stranded pages are written only as probes, a few
-//! extents at a time. A write that would strand more than the drive's share of pages waits, and
-//! fails once `PROBES` probes have failed. Drives that fail some writes only delay their writers
-//! in this way.
-//! Once a write over several drives has failed, or a drive has been stuck, no write spans two
-//! drives any more, so each error is due to one known drive.
+//! After a failed write over several drives, or after a drive was stuck, no write spans two drives
+//! any more. So the failing drive is always known.
 //!
 //! A page belongs to the drive of its first sector. Counts change with the page's shard locked.
-//! `settle` strands the pages that are already dirty when a drive begins to fail: a writer either
-//! sees the drive's new state under the shard's lock, or `settle` sees the page it dirtied. Lock
-//! order: `watch`, then a shard.
+//! When a drive begins to fail, `settle` locks each shard and strands the pages that are already
+//! dirty. A writer that locks the shard earlier is seen by `settle`; a later writer sees the
+//! drive's new state. Lock order: `watch`, then a shard.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -32,8 +31,8 @@ use crate::memory::extent::{ALL_PAGES, EXTENT_PAGES, Extent, place_of};
 use crate::memory::shard::Shard;
 use crate::stats::{AtRisk, DriveAtRisk};
 
-/// Minimum time, in nanoseconds, for which a drive counts as failing, and between two probes (trial
-/// writes) of the drive.
+/// Minimum time for which a drive counts as failing, in nanoseconds. Also the minimum time between
+/// two probes (trial writes) of a drive.
 pub(crate) const RETRY_NS: u64 = 100_000_000;
 /// Number of probes of a drive that must fail before the cache fails writes to it.
 const PROBES: u32 = 3;
@@ -44,8 +43,8 @@ const FINE: u64 = 0;
 const FAILS: u64 = 1;
 /// State of a drive that became stuck, from then until the drive works again or fails a write.
 const WAS_STUCK: u64 = 2;
-/// State of a drive to which the cache fails writes, because `PROBES` probes (trial writes) of the
-/// drive have failed, or because no flusher exists to send probes.
+/// State of a failing drive whose writes beyond its share of dirty pages are refused. Either
+/// `PROBES` probes (trial writes) have failed, or no flusher exists to send probes.
 const REFUSES: u64 = 3;
 
 pub(crate) struct FailedWrites<M: Machine> {
@@ -53,7 +52,8 @@ pub(crate) struct FailedWrites<M: Machine> {
     failing: M::Word,
     /// Number of stranded pages: dirty pages that wait for failing drives.
     pages: M::Word,
-    /// Number of pages whose writes a stuck drive may delay. Excluded from the dirty limit.
+    /// Number of pages whose write-back has begun, but is held up, or may be held up, by a stuck
+    /// drive. The dirty limit does not count these pages.
     inside: M::Word,
     stuck_changes: M::Word,
     /// Set to 1 once a write over several drives has failed, or a drive has been stuck. From then
@@ -85,12 +85,13 @@ struct MemberState<M: Machine> {
     last: M::Word,
 }
 
-/// Record of a drive, protected by the lock `watch`.
+/// Progress of a drive since it began to fail or became stuck. Protected by the lock `watch`.
 #[derive(Debug, Clone, Copy, Default)]
 struct MemberRecord {
     /// Value of `MemberState::errors` when the drive last recovered.
     errors: u64,
-    /// Value of `MemberState::good` when the drive last began to fail or became stuck.
+    /// Number of successful writes (`MemberState::good`) when the drive last began to fail or
+    /// became stuck.
     good: u64,
     /// Earliest time of the next probe (trial write) of the drive.
     retry_ns: u64,
@@ -161,7 +162,7 @@ impl<M: Machine> FailedWrites<M> {
         self.members[member].is_stuck.load(Order::SeqCst) != 0
     }
 
-    /// Returns the status of the last failed write if any drive refuses all writes.
+    /// Returns the status of the cache's last failed write if any drive is in the state `REFUSES`.
     pub(crate) fn refusal(&self) -> Option<Status> {
         let refuses = |member| self.state(member) == REFUSES;
         (0..self.members.len()).any(refuses).then(|| self.last_status())
@@ -202,7 +203,8 @@ impl<M: Machine> FailedWrites<M> {
         matches!(self.state(member), FAILS | REFUSES)
     }
 
-    /// Returns true if the drive of `page` fails writes; a stuck drive does not.
+    /// Returns true if the drive that stores `page` fails writes. A stuck drive does not count as
+    /// failing.
     pub(crate) fn fails_at(&self, cache: &Cache<M>, page: u64) -> bool {
         cache.failing_member(page).is_some_and(|member| self.fails(member))
     }
@@ -225,7 +227,7 @@ impl<M: Machine> Cache<M> {
         self.below.drive_at(self.page.start_of(page)).0
     }
 
-    /// Returns the drive of `page` if it fails writes or is stuck.
+    /// Returns the index of the drive that stores `page` if that drive is failing or stuck.
     fn failing_member(&self, page: u64) -> Option<usize> {
         if !self.failed_writes.has_failing() {
             return None;
@@ -239,15 +241,16 @@ impl<M: Machine> Cache<M> {
     fn share(&self) -> u64 {
         match self.below.disks().len() {
             1 => self.dirty_max_pages(),
-            // The share is at least one page, because only a write can show that a failing drive
+            // At least one page must be allowed, because only a write can show that a failing drive
             // works again.
             _ => (self.dirty_max_pages() / 4).max(1),
         }
     }
 
     /// Returns true if the clean page `page` may become dirty. If the page's drive is failing or
-    /// stuck, the drive's share must not be used up; otherwise the dirty limit. The caller has
-    /// already made `newly_dirty` pages dirty that the cache does not count yet.
+    /// stuck, the drive's share of stranded pages must not be used up. Otherwise, the dirty limit
+    /// must not be reached. `newly_dirty` is the number of pages that the caller has made dirty,
+    /// but not yet counted.
     #[inline]
     pub(crate) fn has_room(&self, page: u64, newly_dirty: u64) -> bool {
         match self.failing_member(page) {
@@ -266,9 +269,9 @@ impl<M: Machine> Cache<M> {
         (self.dirty_pages() + newly_dirty).saturating_sub(self.failed_writes.pages())
     }
 
-    /// Returns the error for a write that the cache must fail: the drive of `page` refuses writes
-    /// (state `REFUSES`), and has its maximum number of stranded pages. `None` means that the write
-    /// may be accepted or may wait.
+    /// Returns the error for a write to `page` that must fail. A write must fail if its drive
+    /// refuses writes (state `REFUSES`) and the drive's share of stranded pages is used up. `None`
+    /// means that the write may be accepted or may wait.
     pub(crate) fn refusal(&self, page: u64) -> Option<Status> {
         let refuses = |member: &usize| self.failed_writes.state(*member) == REFUSES;
         let member = self.failing_member(page).filter(refuses)?;
@@ -323,8 +326,9 @@ impl<M: Machine> Cache<M> {
     }
 
     pub(crate) fn settle(&self, now_ns: u64) -> bool {
-        // Without a flusher, no thread would wake a write that waits for a failing drive. So writes
-        // beyond the drive's share fail at once.
+        // Without a flusher, no thread sends probes (trial writes) to a failing drive, and a write
+        // that waits for the drive could wait for ever. So writes beyond the drive's share of dirty
+        // pages fail at once.
         let failed = if self.flusher.is_there() { FAILS } else { REFUSES };
         let Some(mut watch) = self.failed_writes.watch.try_lock() else { return false };
         let mut has_changed = false;
@@ -363,8 +367,9 @@ impl<M: Machine> Cache<M> {
         has_changed
     }
 
-    /// Returns how many pages are not on the volume yet. If any write has ever failed, visits all
-    /// pages, to count those not on the volume yet whose last write did not fail.
+    /// Returns the counts of pages that are not on the volume yet. `untried` excludes pages whose
+    /// last write failed. If any write has ever failed, all pages in memory are visited to count
+    /// `untried`.
     pub(crate) fn unwritten(&self) -> Unwritten {
         let (pages, written) = (self.dirty_pages(), self.written_back());
         // Relaxed: these are statistics; no other memory access depends on them.
@@ -391,8 +396,8 @@ impl<M: Machine> Cache<M> {
             .collect()
     }
 
-    /// Returns amount and place of the acknowledged data that exist only in memory, or `None` if
-    /// there are none. Walks over all dirty pages.
+    /// Returns the amount and the place of the acknowledged data that exist only in memory. Returns
+    /// `None` if there are no such data. Visits all pages in memory.
     #[must_use]
     pub fn at_risk(&self) -> Option<AtRisk> {
         if self.is_write_through() {
@@ -421,9 +426,10 @@ impl<M: Machine> Cache<M> {
         })
     }
 
-    /// Returns the pages that have data only in memory, in ascending order, each with a mask of its
-    /// eighths that have such data. A page being written counts as written if its drive has nothing
-    /// in flight and has never failed a write.
+    /// Returns the pages with data only in memory, in ascending order. Each page comes with a mask
+    /// of the page's eighths that have such data. Until the cache has noted that a page's write is
+    /// complete, the page counts as being only in memory. There is one exception: if the drive has
+    /// no I/O in flight and has never failed a write, the page's write has succeeded.
     fn pages_at_risk(&self) -> Vec<(u64, u8)> {
         let has_all = |disk: &Arc<Disk<M>>| {
             let stats = disk.stats();
@@ -436,8 +442,8 @@ impl<M: Machine> Cache<M> {
                 for (page, place) in extent.page_range().zip(0..) {
                     let is_written = extent.writing & 1 << place != 0;
                     let mask = match is_written && !has_all[self.member_of(page)] {
-                        // The dirty mask of a page is cleared when its write begins. So the valid
-                        // mask is used, which covers the data being written.
+                        // The dirty mask was cleared when the page's write began. The valid mask
+                        // covers the data being written.
                         true => extent.valid[place],
                         false => extent.dirty[place],
                     };
@@ -485,8 +491,8 @@ impl<M: Machine> Cache<M> {
     }
 }
 
-/// Calls `f` for each page of a drive in the extents that are listed as dirty, with the page's
-/// shard locked.
+/// Calls `f` for each page that the drive `member` stores, in all extents of the dirty lists. The
+/// page's shard is locked during the call.
 fn for_listed<M: Machine>(cache: &Cache<M>, member: usize, f: impl Fn(&mut Shard, u32, u64)) {
     let sectors = cache.sectors();
     for shard in &cache.shards {

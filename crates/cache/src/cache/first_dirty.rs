@@ -32,8 +32,8 @@ impl<M: Machine> FirstDirty<M> {
     /// dirty and before their writes are answered.
     #[inline]
     pub(crate) fn note(&self) {
-        // Acquire pairs with the Release store in `run`: if `is_due` is 0, the callback has
-        // returned, and writes may be answered from memory.
+        // Acquire pairs with the Release store in `run`. If `is_due` is 0, the callback has
+        // returned, so writes may be answered from memory.
         if self.is_due.load(Order::Acquire) != 0 {
             self.run();
         }

@@ -24,8 +24,9 @@ impl<M: Machine> QueueSignal<M> {
     }
 
     pub(crate) fn begin_wait(&self) {
-        // SeqCst pairs with the load in `wake`: `waits` is set before the queue retries its blocked
-        // jobs. So the retry sees another thread's change, or that thread sees `waits`.
+        // SeqCst pairs with the load in `wake`. The queue stores `waits` before it checks its
+        // blocked jobs again. So either this check sees another thread's change, or the other
+        // thread sees `waits`.
         self.waits.store(1, Order::SeqCst);
     }
 

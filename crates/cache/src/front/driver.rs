@@ -95,8 +95,7 @@ impl<M: Machine> Driver<M> for CacheDriver<M> {
         index: u16,
         _: u32,
     ) -> Result<Box<dyn DriverQueue<M>>, Error> {
-        // On each drive below, queue `index` of the cache uses the hardware queue with the same
-        // index.
+        // A queue of the cache uses the hardware queue with the same index on each drive below.
         let thread = IoThread { number: index, ..thread.clone() };
         let below = &self.cache.below;
         let up = below.disks().iter().try_for_each(|disk| disk.bring_up(index, &thread));
@@ -114,8 +113,9 @@ impl<M: Machine> Driver<M> for CacheDriver<M> {
         Ok(Box::new(CacheQueue::new(&self.cache, (channel, writes), &thread)))
     }
 
-    /// Returns 0 pages for a write-through cache: its only dirty pages are from failed writes,
-    /// whose writers received the error.
+    /// Returns 0 pages for a write-through cache, because all its acknowledged data are on the
+    /// volume. Dirty pages of such a cache belong to writes that are not answered yet, or that were
+    /// answered with an error.
     fn unwritten(&self) -> Unwritten {
         match self.cache.is_write_through() {
             true => Unwritten::default(),

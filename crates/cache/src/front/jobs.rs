@@ -33,13 +33,13 @@ pub(crate) struct CacheJob<M: Machine> {
     rq: RequestPointer<M>,
     pub(crate) tag: Tag,
     pub(crate) step: JobStep,
-    /// Pages still to be copied. In the step `SyncRange`: pages that need a flush of the drives at
-    /// the end of a FUA write.
+    /// Pages still to be copied. In the step `SyncRange` of a FUA write, pages that need a final
+    /// flush of their drives.
     pub(crate) todo: Vec<Range<u64>>,
     /// Pages of a write-through request that found no room in memory. Copied to memory once the
     /// request's earlier pages are on the volume.
     pub(crate) rest: Range<u64>,
-    /// Writes to the volume below have begun for the request's pages before this page.
+    /// First page that the request has not sent to the volume below yet.
     pub(crate) below_to: u64,
     pub(crate) claims_from: u64,
     pub(crate) fills: u32,

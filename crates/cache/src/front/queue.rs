@@ -28,7 +28,8 @@ use crate::read::streams::StreamDetector;
 use crate::write_back::write_queues::FlusherConfig;
 use crate::write_back::writeout::Writeout;
 
-/// Number of polls between two polls of the volume below, while all requests are cache hits.
+/// Number of polls of the queue for each poll of the volume below, while all requests are cache
+/// hits.
 const POLLS_PER_LOOK: u32 = 16;
 /// Kinds of bios that the queue submits to the volume below. The low `KIND_BITS` of a bio's
 /// `user_data` hold the kind.
@@ -175,8 +176,9 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Returns true if this poll must also poll the volume below: always while requests or I/Os are
-    /// in flight, otherwise at every 16th poll (`POLLS_PER_LOOK`) if the queue has work.
+    /// Returns true if this poll of the queue must also poll the volume below. While requests or
+    /// I/Os are in flight, every poll must. Otherwise, every 16th poll must (`POLLS_PER_LOOK`) if
+    /// the queue has work.
     fn is_turn_due(&mut self) -> bool {
         self.polls = self.polls.wrapping_add(1);
         self.has_under_way() || (self.polls.is_multiple_of(POLLS_PER_LOOK) && self.has_work())
@@ -359,8 +361,8 @@ impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
     }
 
     fn timeout(&mut self, _tag: Tag) -> Expired {
-        // The request waits for I/Os of the volume below, which have timeouts of their own. So the
-        // request itself never times out: its timeout is extended each time.
+        // A request waits for I/Os of the volume below, which have their own timeouts. So the
+        // request never times out: each time its timeout expires, the timeout is extended.
         Expired::Extend
     }
 }

@@ -1,12 +1,13 @@
 //! Reads of a cache queue: copies pages that are in memory, and reads missing pages from the volume
 //! below.
 //!
-//! A missing page is read into a free frame (memory of one page). Valid data are tracked in eighths
-//! of a page (see page.rs). If a write gave the page another frame during the read, that frame's
-//! data are newer. Then only the eighths that are not valid in that frame are copied from the read.
-//! Reads in flight use at most half of the frames, so that a drive that does not answer leaves
-//! memory for other drives. Further reads go straight into the request's memory. A read of the
-//! volume below covers one drive only, unless the stripe chunks are small.
+//! A missing page is read into a free frame (memory of one page). The cache tracks valid data in
+//! eighths of a page (see page.rs). A write may give the page another frame during the read. The
+//! written data are newer, so the read fills only the eighths that are not valid in the new frame.
+//!
+//! Reads in flight use at most half of the frames, so that a hanging drive leaves memory for other
+//! drives. Further reads go straight into the request's memory. A read of the volume below covers
+//! one drive only, unless the stripe chunks are small.
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -26,7 +27,7 @@ use crate::memory::shard::Shard;
 const FILL_BYTES: u64 = 1 << 20;
 
 enum PageLookup {
-    /// All of the page's data that the request wants are in memory, in this frame.
+    /// All data of the page that the request wants are in this frame.
     Hit(u32),
     Filling,
     /// The page must be read from the volume into this frame. The page is marked as being read.
@@ -219,9 +220,10 @@ impl<M: Machine> CacheQueue<M> {
     }
 }
 
-/// Returns how many pages one read may cover, starting at `page`. A read stays on one drive, so
-/// that it never waits for two drives. With small stripe chunks, reads may span drives until a
-/// drive has failed or been stuck.
+/// Returns the maximum number of pages of one read that starts at `page`. Usually, a read covers
+/// only one drive, so that it never waits for two drives. If the stripe chunks are small, a read
+/// may span drives until a write over several drives fails or a drive is stuck
+/// (`FailedWrites::is_cautious`).
 fn reach_of<M: Machine>(cache: &Cache<M>, page: u64) -> usize {
     let may_span = cache.has_small_chunks() && !cache.failed_writes.is_cautious();
     if cache.below.disks().len() == 1 || may_span {

@@ -1,14 +1,16 @@
 //! Flushes, durable writes, discards and writes of zeroes of a cache queue.
 //!
-//! A flush ends an epoch (epochs count flushes). All data that became dirty in that epoch or before
-//! are written to the volume, by this queue if the amount is small, otherwise by the flusher. Then
-//! the volume below is flushed. A FUA write, or any write of a write-through cache, writes only its
-//! own range to the volume. A FUA write then also flushes the drives of its range, unless the
-//! request itself has written all its pages with FUA and no write has failed.
+//! A flush ends an epoch (epochs count flushes). All data that became dirty in that epoch or
+//! earlier are written to the volume. The queue itself writes small amounts, and the flusher writes
+//! large amounts. Then the volume below is flushed.
 //!
-//! A discard waits until nothing of its range is being written, is executed on the volume below,
-//! and then drops its range from memory. Reads of the range that are in flight are repeated,
-//! because their data may be older than the discard.
+//! FUA writes, and all writes of a write-through cache, write only their own range to the volume. A
+//! FUA write ends with a flush of the drives of its range. The flush is left out if the request has
+//! written all its pages with FUA and no write has failed.
+//!
+//! A discard waits until no page of its range is being written. Then the discard is executed on the
+//! volume below, and the range is dropped from memory. Reads of the range that are in flight are
+//! repeated, because their data may be older than the discard.
 
 use alloc::vec::Vec;
 
@@ -101,8 +103,8 @@ impl<M: Machine> CacheQueue<M> {
         }
         let started = !items.is_empty();
         self.writeout.start(&self.cache, items);
-        // If no write was started, a discard may have dropped the last dirty data of `epoch` since
-        // the first call of `is_below`. So the check is repeated.
+        // If no write was started, a discard may have dropped the last dirty data of `epoch` in the
+        // meantime. So `is_below` is called again.
         !started && self.cache.is_below(epoch)
     }
 
@@ -143,13 +145,15 @@ impl<M: Machine> CacheQueue<M> {
             };
             if owes(shard.extent(at)) {
                 if !self.cache.clearing.has_extent(number) {
-                    // `todo` lists the pages that need a final flush of the drives. A page written
-                    // here is removed if this request waits for the write, that is, if the extent
-                    // became dirty in `epoch` or earlier.
+                    // `todo` lists the pages for which the drives must be flushed at the end. A
+                    // page that is written here with FUA leaves `todo`, but only if `is_awaited` is
+                    // true. The request then waits for the write, because the extent became dirty
+                    // in `epoch` or earlier.
                     let is_awaited = shard.extent(at).dirtied.epoch <= epoch;
                     let first = items.len();
-                    // A FUA request writes only its own pages. A request without FUA also writes
-                    // the extent's other dirty pages, except pages that wait for a failing drive.
+                    // A FUA request writes only its own pages of this extent (16 consecutive
+                    // pages). A request without FUA also writes the extent's other dirty pages,
+                    // except pages that wait for a failing drive.
                     let is_fua = by == OpFlags::FUA;
                     let neighbours = if is_fua { 0 } else { !shard.extent(at).stranded };
                     match self.cache.failed_writes.has_failing() {
@@ -194,9 +198,9 @@ impl<M: Machine> CacheQueue<M> {
         self.end_job(at, status);
     }
 
-    /// Drops a request's sectors from memory, and marks reads in flight as stale. Some drives may
-    /// have executed a failed request, so a failed request drops clean data, too. Dirty data are
-    /// dropped only after a success.
+    /// Drops the sectors of a discard or write-zeroes from memory, and marks reads in flight as
+    /// stale. If the request has failed, dirty data stay in memory. Clean data are dropped in any
+    /// case, because some drives may have executed the failed request.
     fn drop_range(&mut self, rq: &Request<M>, status: Status) {
         let (cache, span, mut clean) = (&self.cache, span_of(rq), 0);
         cache.any_extent(span, |shard, at| {

@@ -1,9 +1,9 @@
-//! Writes of a cache queue: blocks are copied to memory and are dirty from then on.
+//! Writes of a cache queue: data are copied to memory, and are dirty from then on.
 //!
-//! A write to a page whose frame is being written to a drive goes to a new frame. A write to a
-//! clean page waits while the dirty limit is reached or no frame is free. The write fails instead
-//! if the page's drive is failing and has used up its share of dirty pages. FUA writes, and all
-//! writes of a write-through cache, then continue to the volume (sync.rs).
+//! A write to a page that is being written to a drive goes to a new frame (memory of one page). A
+//! write to a clean page waits while the dirty limit is reached or no frame is free. If the page's
+//! drive refuses writes and has used up its share of dirty pages, the write fails. After the copy,
+//! FUA writes and all writes of a write-through cache continue to the volume (sync.rs).
 #![allow(unsafe_code)]
 
 use core::ops::Range;
@@ -22,10 +22,10 @@ impl<M: Machine> CacheQueue<M> {
         self.cache.is_write_through() || rq.flags().has(OpFlags::FUA)
     }
 
-    /// Copies pages of a write to memory, up to the first page that must wait, and returns the
-    /// remaining pages. In a write-through cache, also counts the request as a writer
-    /// (`FailedPages::claims`) of each extent that it copies to. The request's pages before
-    /// `claims_from` are finished; 0 if none are.
+    /// Copies pages of a write to memory, up to the first page that must wait. Returns the
+    /// remaining pages. In a write-through cache, the request then counts as a writer
+    /// (`FailedPages::claims`) of each extent that it copies to. `claims_from` is the first page
+    /// that the request has not finished; 0 for a new request.
     #[inline]
     pub(crate) fn write_pages(
         &mut self,
@@ -122,8 +122,9 @@ impl<M: Machine> CacheQueue<M> {
     }
 }
 
-/// Returns true if a write to the page makes no further page dirty: the page is dirty, or it is
-/// being tried again on a drive that fails writes, and counts as dirty until the trial succeeds.
+/// Returns true if a write to the page needs no room under the dirty limit, for one of two reasons.
+/// Either the page is dirty already, or it is being written to a failing drive. In the second case,
+/// the page counts as dirty until the write to the drive succeeds.
 fn needs_no_room<M: Machine>(cache: &Cache<M>, extent: &Extent, page: u64) -> bool {
     let place = place_of(page).1;
     let is_tried = || extent.writing & 1 << place != 0 && cache.failed_writes.fails_at(cache, page);
@@ -174,9 +175,9 @@ fn begin_sync<M: Machine>(queue: &mut CacheQueue<M>, at: usize) {
     queue.advance(at);
 }
 
-/// Handles a write-through request whose pages `rest` find no room in memory. Writes to the
-/// volume the pages that the request has copied to memory since its last write to the volume. If
-/// there are none, the request waits for free memory.
+/// Handles a write-through request that finds no room in memory for its pages `rest`. If the
+/// request has copied other pages to memory since its last write to the volume, they are written
+/// now. Otherwise, the request waits for free memory.
 fn wait_for_room<M: Machine>(queue: &mut CacheQueue<M>, at: usize, rest: Range<u64>) {
     let begin = queue.pages_of(queue.jobs[at].rq()).start.max(queue.jobs[at].below_to);
     if rest.start > begin {
@@ -187,10 +188,10 @@ fn wait_for_room<M: Machine>(queue: &mut CacheQueue<M>, at: usize, rest: Range<u
     queue.wait_for_memory(at);
 }
 
-/// Continues a write-through request with its remaining pages, or returns false if none remain. In
-/// the extents that it has finished, the request no longer counts as a writer
-/// (`FailedPages::claims`). Once an extent has no writer, the pages that a drive refused are
-/// dropped: all their writers have got the error.
+/// Continues a write-through request with its remaining pages. Returns false if no pages remain.
+/// The request no longer counts as a writer (`FailedPages::claims`) of the extents that it has
+/// finished. Once an extent has no writer, its failed pages are dropped, because all writers have
+/// received the error.
 pub(crate) fn write_rest<M: Machine>(queue: &mut CacheQueue<M>, at: usize) -> bool {
     let rest = core::mem::replace(&mut queue.jobs[at].rest, 0..0);
     if rest.is_empty() {

@@ -1,8 +1,9 @@
-//! `RequestCursor`: copies between the memory of a request and cache frames, piece by piece.
+//! `RequestCursor`: copies data between a request's memory and cache frames (memory of one page
+//! each).
 //!
-//! A cursor moves forward through the segments of one request in flight, and restarts at the first
-//! segment for an offset before its position. Copies use raw pointers, because a guest may change
-//! its memory during the copy.
+//! A cursor moves forward through the segments of a request in flight. To move back, it starts
+//! again at the first segment. Copies use raw pointers, because a guest may change its memory
+//! during the copy.
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -59,8 +60,8 @@ impl<'a, M: Machine> RequestCursor<'a, M> {
         RequestCursor { rq, pieces, piece, before: 0 }
     }
 
-    /// Returns the address of byte `at` of the request, and the number of bytes from there that lie
-    /// in the same segment, at most `most`.
+    /// Returns the address of the request's byte `at`, and the number of bytes that follow in the
+    /// same segment. The number is limited to `most`.
     #[inline]
     fn piece_at(&mut self, at: usize, most: usize) -> (*mut u8, usize) {
         if at < self.before {
@@ -74,11 +75,12 @@ impl<'a, M: Machine> RequestCursor<'a, M> {
         (self.piece.start.wrapping_add(skip), (self.piece.len_bytes as usize - skip).min(most))
     }
 
-    /// Copies the part of the request that lies in a page between the request and the page's frame.
+    /// Copies data between the request and the frame of a page. Copies only the part of the request
+    /// that lies in the page.
     ///
     /// # Safety
     /// The request must be in flight. The caller must hold the lock of the shard that has `frame`,
-    /// so that nobody else uses the frame during the copy.
+    /// so that nobody else uses the frame.
     #[inline]
     pub(crate) unsafe fn copy_page(
         &mut self,

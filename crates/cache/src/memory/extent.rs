@@ -1,10 +1,12 @@
 //! `Extent`: the cache's state of 16 consecutive pages of the volume.
 //!
-//! A page may have a frame of memory. Each eighth of such a page (see page.rs) may be valid, that
-//! is, in memory, and dirty, that is, newer than on the volume. Bit masks of type `u16` have a bit
-//! for each page. Invariants: dirty eighths are valid; a page that is being written or read keeps
-//! its extent in the shard; a frame does not change while it is written to a drive, because new
-//! writes get a new frame; pages that wait for a failing drive (`stranded`) are dirty.
+//! A page may have a frame (memory of one page). Data are tracked in eighths of a page (see
+//! page.rs). An eighth is valid if it is in memory, and dirty if it is newer in memory than on the
+//! volume. Bit masks of type `u16` have a bit for each page. Invariants:
+//! - Dirty eighths are valid.
+//! - An extent stays in its shard while any of its pages is being read or written.
+//! - A frame does not change while it is written to a drive, because new writes get a new frame.
+//! - Pages that wait for a failing drive (`stranded`) are dirty.
 
 use core::ops::Range;
 
@@ -25,7 +27,7 @@ pub(crate) struct Extent {
     pub(crate) number: u64,
     /// For each page, a mask of its eighths that are in memory.
     pub(crate) valid: [u8; EXTENT_PAGES],
-    /// For each page, a mask of its eighths that are newer than on the volume below.
+    /// For each page, a mask of the eighths that are newer in memory than on the volume below.
     pub(crate) dirty: [u8; EXTENT_PAGES],
     /// One bit for each page, set by an access and cleared when the CLOCK eviction passes the page.
     pub(crate) hit: u16,
@@ -59,20 +61,22 @@ pub(crate) struct YoungPages {
     /// One bit for each of the extent's 16 pages, set if the page became dirty after the epoch in
     /// `Extent::dirtied`. A page may have become clean again since.
     pub(crate) pages: u16,
-    /// Milliseconds from `Extent::dirtied` until a bit of `pages` was first set; saturates.
+    /// Milliseconds from `Extent::dirtied` until the first page in `pages` became dirty; at most
+    /// `u16::MAX`.
     pub(crate) after_ms: u16,
-    /// True if only the younger pages are still dirty. `Extent::dirtied` then holds their later
-    /// time, but the extent keeps its position in the dirty list.
+    /// True if all pages from before the flush are clean again. `Extent::dirtied` then holds the
+    /// time of the first page after the flush. The extent keeps its old position in the dirty list.
     pub(crate) is_all: bool,
 }
 
-/// Epochs of the extent's pages that are being written to the volume. The pages form two groups.
-/// The write of the first group began while no page of the extent was being written. Pages whose
-/// write begins while the first group is in flight form the second group.
+/// Epochs (numbers of intervals between flushes) of the extent's pages that are being written to
+/// the volume. The pages form two groups:
+///
+/// - First group: its write began while no page of the extent was being written.
+/// - Second group (`later`): pages whose write begins while the first group is in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WriteEpochs {
-    /// Epoch of the first group: the pages in `Extent::writing` that are not in `later`, the mask
-    /// of the second group.
+    /// Epoch of the first group: the pages that are in `Extent::writing` but not in `later`.
     pub(crate) epoch: u64,
     pub(crate) later: u16,
     pub(crate) later_epoch: u64,
@@ -82,8 +86,9 @@ pub(crate) struct WriteEpochs {
 pub(crate) struct FailedPages {
     pub(crate) pages: u16,
     pub(crate) status: Status,
-    /// In a write-through cache: number of unanswered write requests that have written to the
-    /// extent. At 0, every writer has received the error, so the failed pages are dropped.
+    /// Number of unanswered write requests that have written to the extent; only for a
+    /// write-through cache. Once the number is 0, all writers of failed pages have received the
+    /// error, so the failed pages are dropped.
     pub(crate) claims: u32,
 }
 

@@ -1,6 +1,6 @@
 //! `RequestPointer`: the address of a request that a cache queue has not completed yet.
 //!
-//! Jobs and pending cache hits hold it while the request belongs to the queue. The queue ends them
+//! Jobs and pending cache hits contain a `RequestPointer`. The queue removes the job or the hit
 //! before it completes the request's tag.
 
 #![allow(unsafe_code)]

@@ -70,16 +70,18 @@ impl WriteOutcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DuePages {
     Pages(u16),
-    /// Write the pages in this bit mask now, even if two groups of the extent's pages are in flight
-    /// (`WriteEpochs`). Used while a drive is failing or has used up its share of write-back data.
+    /// Write the pages in this bit mask now, even if two groups of the extent's pages are already
+    /// in flight (`WriteEpochs`). Used while a drive is failing or has used up its share of
+    /// write-back data.
     Beside(u16),
     /// Skip this extent and continue with the next one.
     Later,
-    /// Stop: neither this extent nor any later extent of the dirty list must be written now.
+    /// Stop: this extent is not due, and neither is any later extent of the dirty list.
     NoMore,
 }
 
-/// Ends of the dirty list: indexes into `Shard::listed` and `Extent::neighbours`.
+/// Indexes into the arrays `Shard::listed` (first and last extent of the dirty list) and
+/// `Extent::neighbours` (previous and next extent).
 const FIRST: usize = 0;
 const LAST: usize = 1;
 
@@ -93,9 +95,8 @@ pub(crate) struct Shard {
     hand: usize,
     /// First and last extent of the dirty list. The first extent has been dirty longest.
     listed: [u32; 2],
-    /// Pairs of an epoch and a count, oldest epoch first. The count is the number of extents in the
-    /// dirty list, plus the number of groups of pages in flight (`WriteEpochs`), that belong to the
-    /// epoch.
+    /// Pairs of an epoch and a count, oldest epoch first. Each extent in the dirty list adds 1 to
+    /// the count of its epoch. Each group of pages in flight (`WriteEpochs`) also adds 1.
     epochs: VecDeque<(u64, u32)>,
     stranded: u32,
     filling: u32,
@@ -171,8 +172,8 @@ impl Shard {
     }
 
     fn evict(&mut self, keep: u32) -> Option<u32> {
-        // The hand passes all frames twice, because the first round may do no more than clear hit
-        // bits.
+        // The CLOCK hand makes two rounds. If all hit bits are set, the first round only clears
+        // them.
         for _ in 0..2 * self.owners.len() {
             let at = self.hand;
             self.hand = if at + 1 == self.owners.len() { 0 } else { at + 1 };
@@ -257,8 +258,8 @@ impl Shard {
         self.filling as usize >= self.owners.len() / 2
     }
 
-    /// Drops a page from memory, even if it is dirty. A read of the page in flight becomes stale,
-    /// because its data may be older than the dropped data.
+    /// Drops a page from memory, even if it is dirty. If the page is being read from the volume,
+    /// the read becomes stale: its data may be older than the dropped data.
     pub(crate) fn drop_page(&mut self, at: u32, page: usize) {
         let extent = &mut self.extents[at as usize];
         extent.stale |= extent.filling & 1 << page;
@@ -280,8 +281,8 @@ impl Shard {
     ) -> Option<u32> {
         let extent = &self.extents[at as usize];
         let (own, is_written) = (extent.frames[page], extent.writing & 1 << page != 0);
-        // A page that is being written to a drive and is dirty again has a new frame already, from
-        // which the drive does not read.
+        // If the page is being written to a drive and is also dirty, its present frame is a new
+        // one. The drive reads from the old frame.
         if own != NO_FRAME && !(is_written && extent.dirty[page] == 0) {
             return Some(own);
         }
@@ -293,7 +294,7 @@ impl Shard {
         Some(new)
     }
 
-    /// Marks eighths of a page as written in memory. Returns true if the page was clean before.
+    /// Marks eighths of a page as valid and dirty. Returns true if the page was clean before.
     pub(crate) fn note_written(&mut self, at: u32, page: usize, mask: u8, now: DirtyStamp) -> bool {
         let extent = &mut self.extents[at as usize];
         let was_clean = extent.dirty[page] == 0;
@@ -338,18 +339,18 @@ impl Shard {
         }
     }
 
-    /// Takes the extent's dirty pages that are in the mask `pages` for writing to the volume: marks
-    /// these pages as being written, and appends them to `items`. Does nothing if two groups of the
-    /// extent's pages are in flight already, because `WriteEpochs` has room for two groups only.
+    /// Takes dirty pages of an extent for writing to the volume. Marks the dirty pages in the mask
+    /// `pages` as being written, and appends them to `items`. Does nothing if two groups of the
+    /// extent's pages are already in flight: `WriteEpochs` has no room for a third group.
     pub(crate) fn collect_one(&mut self, at: u32, pages: u16, items: &mut Vec<DirtyPage>) {
         if self.extents[at as usize].batches.later == 0 {
             self.collect_beside(at, pages, items);
         }
     }
 
-    /// Takes dirty pages like `collect_one`, but also while two groups of the extent's pages
-    /// (`WriteEpochs`) are in flight. The second group then includes the pages, and gets the lowest
-    /// epoch of its pages.
+    /// Takes dirty pages like `collect_one`, even if two groups of the extent's pages are already
+    /// in flight (`WriteEpochs`). In this case, the pages join the second group, and the lower of
+    /// the two epochs applies to the group.
     pub(crate) fn collect_beside(&mut self, at: u32, pages: u16, items: &mut Vec<DirtyPage>) {
         let extent = &mut self.extents[at as usize];
         if !extent.is_listed {
@@ -395,8 +396,8 @@ impl Shard {
         }
     }
 
-    /// If all remaining dirty pages became dirty in a later epoch, assigns the extent to that
-    /// epoch, so that a flush of the earlier epoch does not wait for the extent.
+    /// If all remaining dirty pages became dirty after a flush (`YoungPages`), moves the extent to
+    /// the epoch of these pages. The flush then does not wait for the extent.
     fn grow_younger(&mut self, at: u32) {
         let extent = &mut self.extents[at as usize];
         let (epoch, young) = (extent.dirtied.epoch, extent.young);
@@ -410,8 +411,8 @@ impl Shard {
         self.count_epoch(young.epoch);
     }
 
-    /// Appends the dirty pages of due extents to `items`, longest dirty first, until `items` has
-    /// `most` entries.
+    /// Appends the dirty pages of due extents to `items`, until `items` has `most` entries or more.
+    /// Begins with the extent that has been dirty longest.
     pub(crate) fn collect(
         &mut self,
         most: usize,
@@ -496,8 +497,8 @@ impl Shard {
         is_new
     }
 
-    /// Removes a page's mark as stranded, that is, waiting for a failing drive. Returns true if the
-    /// page had the mark.
+    /// Removes the mark `stranded` from a page: the page no longer waits for a failing drive.
+    /// Returns true if the page had the mark.
     pub(crate) fn unstrand(&mut self, at: u32, page: usize) -> bool {
         let extent = &mut self.extents[at as usize];
         let bit = extent.stranded & 1 << page;

@@ -1,10 +1,10 @@
-//! `PendingHits`: reads found in memory that are not copied yet, while their first cache lines are
-//! prefetched.
+//! `PendingHits`: reads that are found in memory and wait to be copied, while the CPU prefetches
+//! their data.
 //!
-//! An access to an extent or page that is in no CPU cache waits for memory. Reads are handled in
-//! groups, so that these waits overlap: first all extents are prefetched, then all pages, and then
-//! all pages are copied. The shard's lock is released between these steps, so the copy looks up the
-//! page's frame again. All hits are copied before the batch ends (`commit_rqs`).
+//! An access to data in no CPU cache waits for memory. These waits overlap, because reads are
+//! handled in groups. First all extents are prefetched, then all pages, and then all pages are
+//! copied. The shard's lock is released between these steps, so each copy looks up the page's frame
+//! again. All hits are copied before the batch ends (`commit_rqs`).
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -60,8 +60,8 @@ impl<M: Machine> PendingHits<M> {
         PendingHits { group: Vec::with_capacity(GROUP), next: 0 }
     }
 
-    /// Queues a read of a single page if its extent is in memory, and prefetches the extent.
-    /// Returns true if the read was queued.
+    /// Queues a read of a single page if the shard has the page's extent. Prefetches the extent
+    /// into the CPU cache. Returns true if the read was queued.
     #[inline]
     pub(crate) fn find(&mut self, cache: &Cache<M>, rq: &Request<M>, pages: &Range<u64>) -> bool {
         if pages.end - pages.start != 1 {

@@ -10,8 +10,9 @@ use core::ops::Range;
 use crate::memory::page::PageSize;
 
 const STREAMS: usize = 16;
-/// Number of reads of the queue, counted from a stream's last read, during which a stream with
-/// read-ahead counts as active. A new stream that would get its slot takes the next slot instead.
+/// Number of reads after which a stream is no longer active. The count starts at the stream's last
+/// read, and includes all reads of the queue. If the slot for a new stream holds an active stream
+/// that has read ahead, the new stream takes the next slot of `streams` instead.
 const PATIENCE: u64 = 256;
 /// Size of a stream's first read-ahead window, in bytes; one page if a page is larger.
 const FIRST_BYTES: u64 = 32 << 10;
@@ -51,8 +52,8 @@ impl StreamDetector {
         }
         self.clock += 1;
         let clock = self.clock;
-        // The stream's last read may have ended inside a page. A read that continues there starts
-        // in that page, which is the page before `next`.
+        // The stream's last read may have ended inside the page before `next`. The read that
+        // continues the stream begins in the same page.
         let continues = |s: &&mut SequentialStream| {
             s.used != 0 && (s.next == pages.start || s.next == pages.start + 1)
         };

@@ -2,9 +2,9 @@
 //!
 //! `turn` collects the dirty pages that are due, sorts them and submits them on the flusher's
 //! channel to the volume. A page is due if it is old, if too much data are dirty, or if a flush or
-//! a writer waits. If the volume has drive workers, the flusher's thread only builds the writes
-//! (\[FALCON\]). A flusher that is dropped leaves dirty pages unwritten, so flush the cache's disk
-//! first. Kernel counterpart: `wb_workfn`.
+//! write waits. If worker threads serve the volume's drives, the flusher's thread only builds the
+//! writes. Source: Kumar et al., ATC 2017, the Falcon paper. A flusher that is dropped leaves dirty
+//! pages unwritten, so flush the cache's disk first. Kernel counterpart: `wb_workfn`.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -25,20 +25,20 @@ const IN_FLIGHT_BYTES: u64 = 64 << 20;
 /// Part of `IN_FLIGHT_BYTES` that is divided equally among the drives. The rest is a reserve: even
 /// if all other drives are stuck, a working drive still gets writes.
 const SHARES_BYTES: u64 = IN_FLIGHT_BYTES - BATCH_BYTES;
-/// Time, in nanoseconds, after which the flusher searches for dirty pages again even if writes are
-/// waiting (only if each drive has its own list of writes). Also the pause after a search that
-/// found none while a drive has used up its share of `SHARES_BYTES`.
+/// Time in nanoseconds after which the flusher searches for dirty pages again even if writes are
+/// waiting. Applies only if each drive has its own list of writes. Also the pause after a search
+/// that found no pages while a drive had used up its share of `SHARES_BYTES`.
 const LOOK_NS: u64 = 10_000_000;
-/// Additional age, in nanoseconds, that pages without a waiting flush must reach to be written
-/// while a flush waits for other pages.
+/// Additional age in nanoseconds. While a flush waits, pages that the flush does not need become
+/// due only when they are older by this time.
 const HURRY_NS: u64 = 500_000_000;
 const RATE_NS: u64 = 50_000_000;
-/// Maximum of `WriteRate::busy_ns`, in nanoseconds, while no write completes: limits how far a
-/// pause of the drives lowers the next rate.
+/// Maximum of `WriteRate::busy_ns` while no write completes, in nanoseconds. Without the maximum, a
+/// long pause of the drives would lower the next rate too much.
 const PAUSE_NS: u64 = 1_000_000_000;
-/// Number of bytes written after which a new rate is used even before `RATE_NS` have passed, if the
-/// rate is more than four times the last one: after a pause of the drives, the last rate is far too
-/// low and would slow down the writers.
+/// Number of bytes that must be written before a new write-back rate may replace the last rate
+/// early, within `RATE_NS`. The new rate must also be more than four times the last one. This helps
+/// after a pause of the drives, when the last rate is far too low and slows down writers.
 const FASTER_BYTES: u64 = 1 << 20;
 const PROBE_EXTENTS: usize = 8;
 
@@ -232,8 +232,7 @@ impl<M: Machine> Flusher<M> {
         let (has_full, waits) = (write_queues.has_full(shares), cache.failed_writes.has_failing());
         let takes_all = core::mem::take(&mut self.is_short) || dirty > cache.dirty_max_pages() / 2;
         let old_ns = now_ns.saturating_sub(nanoseconds(cache.config.dirty_age));
-        // While a flush waits, pages that the flush does not need become due `HURRY_NS` later than
-        // usual.
+        // While a flush waits, pages that the flush does not need become due only `HURRY_NS` later.
         let is_owed = |shard: &M::Lock<Shard>| {
             shard.lock().oldest_epoch().is_some_and(|oldest| oldest < until)
         };
@@ -249,10 +248,10 @@ impl<M: Machine> Flusher<M> {
                 }
                 true if waits => DuePages::Beside(!e.stranded),
                 true => DuePages::Pages(!e.stranded),
-                // The dirty list is sorted by age, except for two kinds of extents: those with
-                // pages that wait for a failing drive, and those whose oldest pages were written
-                // (`young.is_all`). Older extents may follow such an extent, so the search
-                // continues.
+                // The dirty list is sorted by age, but older extents may follow after two kinds of
+                // extents: extents with pages that wait for a failing drive (`stranded`), and
+                // extents whose oldest pages are written already (`young.is_all`). So the search
+                // continues after these extents.
                 false if e.stranded != 0 || e.young.is_all => DuePages::Later,
                 false => DuePages::NoMore,
             };

@@ -43,7 +43,7 @@ impl FlusherConfig {
 /// Order in which a flusher sends its writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WriteLists {
-    /// One list for each drive: no write waits for another drive.
+    /// Each drive has its own list of waiting writes, so no write waits for another drive.
     PerDrive,
     /// One list of waiting writes for all drives, like the kernel's `bdi_writeback`. After a write
     /// over several drives has failed, or a drive was stuck, each drive gets its own list.
@@ -57,14 +57,14 @@ struct WriteQueue {
     pages: usize,
     /// True if a write of this queue has ended since the last call of `turn`.
     has_moved: bool,
-    /// Time of the last call of `turn` that found a write ended since the previous call, or none in
-    /// flight.
+    /// Time of the last call of `turn` that saw progress. Progress means that a write has ended
+    /// since the previous call, or that no write is in flight.
     moved_ns: u64,
     /// True if the flusher's last search for dirty pages has added writes to this queue.
     is_fed: bool,
     is_stuck: bool,
-    /// If the drive is stuck (no completion for `STUCK_NS`), the number of pages in the queue's
-    /// writes, both waiting and in flight; otherwise 0.
+    /// Number of pages in the queue's waiting writes and writes in flight, if the drive is stuck
+    /// (no completion for `STUCK_NS`). Otherwise 0.
     held: usize,
 }
 
@@ -183,10 +183,13 @@ impl WriteQueues {
         !self.of[drive].ready.is_empty() || self.of[drive].is_stuck
     }
 
-    /// Returns true if the flusher should search for more dirty pages: no write is ready, the last
-    /// search added no write, or a drive has sent all writes of the last search and uses at most
-    /// half of its slots for writes in flight. An earlier search would find fewer adjacent pages,
-    /// and so make shorter writes.
+    /// Returns true if the flusher should search for more dirty pages, for one of these reasons:
+    /// - No write is ready.
+    /// - The last search added no write.
+    /// - A drive has sent all its writes of the last search, and has at least half of its slots
+    ///   free.
+    ///
+    /// Otherwise, a later search finds more adjacent pages, and so makes longer writes.
     pub(crate) fn wants_more(&self) -> bool {
         let is_short = |(at, queue): (usize, &WriteQueue)| {
             queue.is_fed && queue.ready.is_empty() && queue.inside <= self.places(at) / 2

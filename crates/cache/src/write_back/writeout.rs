@@ -1,13 +1,14 @@
 //! `Writeout`: sorts dirty pages, merges them into large writes, sends them, and tracks each page
 //! until it is written.
 //!
-//! The flusher has a `Writeout`. So does each queue of the cache, which itself writes small flushes
-//! and the data of a write-through cache. Each run of sectors up to 512 KiB becomes one write. A
-//! write may span drives if stripe chunks are small or if all drives share a list of waiting writes
-//! (`WriteLists::Shared`), until a write over several drives fails or a drive is stuck. A page
-//! whose last write failed gets a write of its own, because a neighbour may have caused the
-//! failure. The number of writes in flight to a drive is limited to its slots (see
-//! write_queues.rs).
+//! The flusher has a `Writeout`. Each queue of the cache also has one, for small flushes and for
+//! the data of a write-through cache. Each run of sectors up to 512 KiB becomes one write. The
+//! number of writes in flight to a drive is limited to its slots (see write_queues.rs).
+//!
+//! A write may span drives if stripe chunks are small, or if all drives share a list of waiting
+//! writes (`WriteLists::Shared`). After a write over several drives has failed, or a drive was
+//! stuck, no write spans drives any more. A page whose last write failed is written alone, because
+//! a neighbour may have caused the failure.
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -28,8 +29,10 @@ const SEGMENTS_MAX: usize = 256;
 
 struct WriteBatch {
     items: Vec<DirtyPage>,
-    /// For each page: the number of its writes that have not ended, the worst result of its ended
-    /// writes, and a mask of the page's eighths whose writes failed.
+    /// For each page, three values:
+    /// - number of the page's writes that have not ended
+    /// - worst result of the page's ended writes
+    /// - mask of the page's eighths for which a write failed
     states: Vec<(u8, WriteOutcome, u8)>,
     left: usize,
 }
@@ -42,8 +45,8 @@ struct WriteBio {
     /// writes is counted once. A page of a probe (trial write to a failing drive) is not counted.
     counted: usize,
     sector: u64,
-    /// First sector that the write must not include, because another drive may have it; `u64::MAX`
-    /// if the write may span drives.
+    /// End sector of the range that the write may cover. Later sectors may lie on another drive.
+    /// `u64::MAX` if the write may span drives.
     until: u64,
     /// Drive that has all sectors of the write, or `NO_MEMBER` if the write may span several
     /// drives.
@@ -61,8 +64,8 @@ unsafe impl Send for WriteBio {}
 enum WriteSlot {
     Waits,
     Taken,
-    /// In flight without a slot: `Writeout::cut` has freed the slot (permit for one write in
-    /// flight) that the write had in the shared queue.
+    /// In flight without a slot. The write had a slot (permit for one write in flight) of the
+    /// shared queue, but `Writeout::cut` has freed the slot.
     None,
 }
 
@@ -186,9 +189,9 @@ impl Writeout {
         }
     }
 
-    /// Sends writes to a channel of the volume, until the channel is full or all drives have their
-    /// maximum of writes in flight. `user_data` converts the index of a write to the `user_data` of
-    /// its bio. Returns true if any write was sent.
+    /// Sends waiting writes to a channel of the volume. Stops when the channel is full, or when
+    /// each drive has no waiting write or no free slot. `user_data` returns a bio's `user_data`
+    /// field for the index of a write. Returns true if any write was sent.
     pub(crate) fn send<M: Machine>(
         &mut self,
         (cache, below): (&Cache<M>, &mut Channel<M>),
@@ -406,8 +409,8 @@ impl WriteBio {
         self.sector + u64::from(bytes / 512)
     }
 
-    /// Appends a segment to the write. Returns false if the write is full, or if `sector` does not
-    /// follow its last sector.
+    /// Appends a segment to the write. Returns false if the write is full, or if the write does not
+    /// end at `sector`.
     fn append(&mut self, sector: u64, piece: Segment, page: usize) -> bool {
         let nr_sectors = (self.end() - self.sector) as u32;
         let follows = self.end() == sector;

@@ -68,7 +68,8 @@ struct DriveTable<'a> {
 }
 
 impl<'a> DriveTable<'a> {
-    /// Gives volumes the drives that they name. Returns the volumes, and the lines of their drives.
+    /// Assigns to each volume the drives that it names. Returns the volumes, and for each drive the
+    /// line numbers of its keys in the configuration.
     fn assign(
         &mut self,
         volumes: &'a [(VolumeDraft, KeyLines)],

@@ -62,8 +62,8 @@ impl TomlDocument<'_> {
 
 pub struct Section<'a> {
     title: String,
-    /// Text before the keys of a nested table in messages, such as `cost.`; empty for other
-    /// sections.
+    /// Prefix of the section's keys in messages: `cost.` for the nested table `cost`. Empty for a
+    /// section that is not nested.
     prefix: String,
     begin: usize,
     pub lines: KeyLines,
@@ -242,8 +242,9 @@ impl<'a> Section<'a> {
 
     pub fn finish(self) -> KeyLines {
         for entry in &self.entries {
-            // If sections of another kind have the key, the error names these sections. For any
-            // other key, and for a sub-section, the error suggests the most similar known key.
+            // If another kind of section has the key, the error names that kind of section. For an
+            // unknown key or a sub-section, the error suggests the most similar key of this
+            // section.
             let is_key = !items(entry.value).iter().any(|item| item.get_ref().is_table());
             let like = match self.document.elsewhere(&entry.key) {
                 elsewhere if is_key && !elsewhere.is_empty() => elsewhere,
@@ -412,7 +413,8 @@ impl<'a> KeyValue<'_, 'a> {
         *place = list.into();
     }
 
-    /// Returns the table of `key = { ... }` or `key.subkey = ...` as a section.
+    /// Returns the nested table of a key as a section. The table is written in TOML as
+    /// `key = { ... }` or `key.subkey = ...`.
     pub fn table(self) -> Option<Section<'a>> {
         let (key, title) = (self.key, format!("{} of {}", self.key, self.section.title));
         let DeValue::Table(table) = self.entry.value.get_ref() else {

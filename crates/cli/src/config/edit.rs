@@ -97,7 +97,7 @@ fn sections<'a>(document: &'a mut DocumentMut, section: &str) -> Result<&'a mut 
         .ok_or_else(|| anyhow!("{section} must be written as [[{section}]] sections"))
 }
 
-/// Returns the name of a section. An export without a `name` is called like its volume.
+/// Returns the name of a section. For an export without a `name`, returns the name of its volume.
 fn name_of(table: &Table) -> Option<&str> {
     table.get("name").or_else(|| table.get("volume")).and_then(Item::as_str)
 }

@@ -1,7 +1,7 @@
-//! `[[export]]`: a volume that clients use over NBD or as a virtual machine's disk.
+//! `[[export]]`: a volume that clients use over NBD, or that a virtual machine uses as a disk.
 //!
-//! Without `cpus` no I/O thread is pinned. A pinned thread could not move away from a CPU that the
-//! guest's own threads use, and only the kernel knows where these threads run.
+//! I/O threads are pinned to CPUs only if `cpus` is set. A pinned thread cannot leave a CPU on
+//! which the guest's own threads run, and only the kernel knows these CPUs.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -20,7 +20,8 @@ use super::key_lines::KeyLines;
 use super::words::{self, count_text, size_text};
 
 const BANDWIDTH_MIN: u64 = 4096;
-/// Largest bandwidth limit in bytes per second, and largest IOPS limit.
+/// Largest bandwidth limit that a group may have, in bytes per second. `IOPS_MAX` is the largest
+/// IOPS limit.
 const BANDWIDTH_MAX: u64 = 1 << 50;
 const IOPS_MAX: u64 = 1_000_000_000;
 /// Range of `burst`, the maximum time for which a group can save up its unused rate.

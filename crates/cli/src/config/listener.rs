@@ -74,8 +74,8 @@ fn pem_file(text: &str, base: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// Parses a file mode: an octal number, or three or four octal digits as text. Refuses a decimal
-/// number, since TOML's 660 would be 0o1224.
+/// Parses a file mode: an octal number such as `0o660`, or a text of octal digits such as `"0660"`.
+/// Refuses a decimal number, because a TOML number 660 would be the mode 0o1224.
 pub fn mode(digits: &str, base: Option<u32>) -> Result<u32, String> {
     if base.is_some_and(|base| base != 8) {
         return Err("this number is not octal; write the mode as 0o660, or \"0660\"".to_owned());

@@ -10,7 +10,8 @@ use millrace_console::visible;
 /// Prefix of the names of configurations that are built into the program. Error texts show the name
 /// in place of a file name.
 pub const BUILT_IN: &str = "built-in configuration";
-/// Name in errors of the running daemon's configuration, which `ctl add` and `ctl remove` change.
+/// Name of the running daemon's configuration, for use in errors. `ctl add` and `ctl remove` change
+/// this configuration.
 pub const RUNNING: &str = "running configuration";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -67,9 +67,11 @@ fn idle_volumes(plan: &ServePlan) -> Vec<Warning> {
     idle(volumes, exported, |name| format!("no export names volume \"{name}\""))
 }
 
-/// Warns of settings of groups without effect: keys that a volume's cache or the scheduler of its
-/// drives ignores, keys that child groups do not inherit, and latency targets that a scheduler or
-/// drive cannot keep.
+/// Returns warnings about group settings that have no effect:
+///
+/// - keys that a volume's cache or the scheduler of its drives ignores
+/// - keys that child groups do not inherit
+/// - latency targets that a scheduler or a drive cannot keep
 fn ignored_settings(plan: &ServePlan) -> Vec<Warning> {
     let (used, mut shares, mut targets) = (volumes_by_group(&plan.config), Vec::new(), Vec::new());
     for (group, lines) in plan.config.groups.iter().zip(&plan.lines.groups) {

@@ -216,9 +216,9 @@ pub fn metrics(text: &str) -> Result<SocketAddr, String> {
     tcp(text, METRICS_PORT).map_err(|error| error.replace("tcp:", ""))
 }
 
-/// Returns the default path of the control socket: the path `socket` of a client socket with
-/// `.control` appended, so that each daemon has a control socket of its own. Returns `None` if the
-/// result is too long.
+/// Returns the default path of the control socket: the path of a client socket with `.control`
+/// appended. So each daemon has its own control socket. Returns `None` if the path is too long for
+/// a socket.
 pub fn control_beside(socket: &Path) -> Option<PathBuf> {
     let mut beside = socket.as_os_str().to_owned();
     beside.push(".control");

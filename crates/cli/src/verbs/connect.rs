@@ -142,7 +142,7 @@ fn search(places: &[SocketFolder]) -> Result<Client> {
 const UNTRUSTED: &str = "only daemons of root and of this user are trusted; use --connect to \
                          connect anyway";
 
-/// Refuses a server that neither root nor the user `own` has started.
+/// Returns an error if the server was started by a user other than root and the user ID `own`.
 fn trusted(socket: &UnixStream, own: u32) -> Result<(), String> {
     match socket_peercred(socket) {
         Ok(server) => is_trusted(server.uid.as_raw(), own),

@@ -45,12 +45,12 @@ takes about 40 ns longer.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Time to count, such as 5 (seconds) or 1m; Ctrl-C ends it earlier
+    /// Time for which locks are counted, such as 5 (seconds) or 1m; Ctrl-C ends it earlier
     #[arg(long = "for", value_name = "TIME", value_parser = duration, default_value = "5s")]
     length: Duration,
     #[command(flatten)]
     connect: Connect,
-    /// Print all columns; without it, those that fit 80 characters
+    /// Print all columns; by default, only the columns that fit 80 characters
     #[arg(short = 'x', long)]
     extended: bool,
     /// Print one line of JSON

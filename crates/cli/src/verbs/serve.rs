@@ -76,16 +76,18 @@ MILLRACE_LOG=debug, or -v, logs more.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Files or block devices to serve, several as one volume; or a configuration, NAME.toml, or -
-    /// to read it from standard input; without any, a volume in a data directory
+    /// Files or block devices to serve; several of them form one volume. Or a configuration to
+    /// serve: NAME.toml, or `-` for standard input. Without FILE, a volume in a data directory is
+    /// served
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Configuration to serve, a TOML file of any name
     #[arg(long, value_name = "FILE", conflicts_with = "files")]
     config: Option<PathBuf>,
-    /// Check the configuration, change nothing, print what would be served, and exit: with 1 if it
-    /// cannot start on this host, because a drive or socket is missing, in use or not allowed.
-    /// While its daemon runs: print what `millrace ctl reload` would change, or why it would fail
+    /// Check the configuration, change nothing, print what would be served, and exit. The exit
+    /// status is 1 if a start would fail because a drive or socket is missing, in use or not
+    /// allowed. If the daemon of this configuration is running, print what `millrace ctl reload`
+    /// would change, or why the reload would fail
     #[arg(long)]
     check: bool,
     /// Print the configuration and exit
@@ -147,7 +149,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The thread that waits for signals, as the main thread sees it.
+/// Main thread's connection to the thread that waits for signals.
 struct StartSignals {
     startup: Arc<StartProgress>,
     /// Channel that is disconnected at the first stop signal.
@@ -169,7 +171,7 @@ impl StartSignals {
         let waiting = move || {
             signals.wait(&theirs);
             drop(alive);
-            // After a failed start, sending fails, because the main thread no longer receives.
+            // If the start has failed, `send` fails, because the main thread no longer receives.
             let _ = give_back.send(signals);
         };
         Native::try_spawn("millrace-signals", None, waiting).context(FEW_THREADS)?;
@@ -283,7 +285,8 @@ fn stop(
     let mut hang = Vec::new();
     let outcome = std::thread::scope(|scope| {
         let watch = &mut watch;
-        // If the thread cannot be started, `last_look` below reports the failed I/Os.
+        // If the watching thread cannot be started, `last_look` below still reports the failed
+        // I/Os.
         let _ = thread::Builder::new().spawn_scoped(scope, move || watch.watch_stop(&done));
         let mut outcome = server.halt(DRAIN_TIMEOUT);
         if outcome.is_clean() {
@@ -304,8 +307,8 @@ fn stop(
     if outcome.is_clean() {
         return ExitCode::SUCCESS;
     }
-    // The control socket is removed first, so that a program that waits for its removal need not
-    // wait for a drive.
+    // The control socket is removed before the threads are joined, because a join may wait for a
+    // drive. Programs that wait for the socket's removal are not delayed.
     remove_socket_files();
     if hang.is_empty() {
         hang = server.join();

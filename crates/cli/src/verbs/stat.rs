@@ -52,7 +52,7 @@ pub struct Args {
     count: Option<u64>,
     #[command(flatten)]
     connect: Connect,
-    /// Print all of iostat -x's columns and p99; without it, those that fit 80 characters
+    /// Print p99 and all columns of iostat -x; by default, only those that fit 80 characters
     #[arg(short = 'x', long)]
     extended: bool,
     /// Add a row for each hardware queue of each drive: DRIVE:N
@@ -165,7 +165,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for number in 0..count {
         let report = client.ask(&STATS, &StatsQuery { all: args.all })?;
         if !args.json && before.is_none() {
-            // Warnings are logged, because programs read the rows on standard output.
+            // Warnings go to the log, because other programs read the rows on standard output.
             report.unacknowledged.iter().for_each(|volume| tracing::warn!("{}", warning(volume)));
         }
         let text = args.text(&report, before.as_ref());

@@ -1,9 +1,9 @@
 //! `millrace top`: shows a running daemon live on a terminal.
 //!
-//! `top` owns the terminal while it runs, and restores it in any case: ratatui restores it after a
-//! panic, and a second thread before a signal ends the program. The program waits for a key or the
-//! next report, fetches the report from the control socket, and draws. model.rs holds the state,
-//! draw.rs draws it.
+//! `top` changes the mode of the terminal while it runs, and restores the mode in any case. After a
+//! panic, ratatui restores it. Before a signal ends the program, a second thread restores it. The
+//! program waits for a key or the next report, fetches the report from the control socket, and
+//! draws. model.rs holds the state, draw.rs draws it.
 
 mod draw;
 mod model;

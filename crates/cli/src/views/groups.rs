@@ -35,7 +35,7 @@ pub struct OnVolume {
     /// held count up to now.
     pub held_ns: BTreeMap<String, u64>,
     pub waiting: u64,
-    /// Sum of the waits so far of the I/Os held now, in nanoseconds.
+    /// Time for which the I/Os held now have waited so far, in nanoseconds, summed over these I/Os.
     pub waiting_ns: u64,
 }
 

@@ -47,8 +47,8 @@ impl MetricsPage {
         }
     }
 
-    /// Writes a metric family for each counter in the table `T`. An item of `all` has the labels
-    /// and counters of one object, such as a drive. Each family has one line per object.
+    /// Writes a metric family for each counter of the type `T`. Each entry of `all` holds the
+    /// labels and the counters of one object, such as a drive. Each family has one line per object.
     pub fn counters<T, const N: usize>(&mut self, prefix: &str, all: &[(Labels, T)])
     where
         T: CounterTable<N>,

@@ -28,8 +28,8 @@ const DRIVE_GAUGES: [Metric<Drive>; 5] = [
     ("size_bytes", "Size of the drive.", |drive| drive.size_bytes),
 ];
 
-/// Counters of I/Os. Drives have all of them. Volumes, clients and groups have no `merges`, and the
-/// help text of their `ios` is `SENT_IOS`.
+/// Counters of I/Os. The metrics of drives include all counters. The metrics of volumes, clients
+/// and groups leave out `merges`, and use [`SENT_IOS`] as the help text of `ios`.
 const OP_COUNTERS: [Metric<OpCounts>; 4] = [
     ("ios", "Completed I/Os, counted before merging.", |op| op.ios),
     ("bytes", "Bytes covered by completed I/Os, discards included.", |op| op.bytes),

@@ -18,8 +18,8 @@ pub const CONTROL_VERSION: u32 = 1;
 /// Longest request in bytes, without its newline.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// Verb as both the daemon and its clients define it. `Q` is the type of its arguments, `A` the
-/// type of its answer.
+/// Definition of a verb, shared by the daemon and its clients. `Q` is the type of the verb's
+/// arguments, `A` the type of the answer.
 pub struct Verb<Q, A> {
     pub name: &'static str,
     pub access: Access,
@@ -44,8 +44,8 @@ impl<Q, A> Verb<Q, A> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Verb for all clients that can open the socket, because it does not change how the daemon
-    /// serves its clients.
+    /// Verb that every client of the control socket may use. Such a verb does not change how the
+    /// daemon serves exports.
     Everybody,
     /// Verb that all clients may use without arguments, to read a setting. Arguments change the
     /// setting, and are for admins only.
@@ -64,7 +64,7 @@ impl Access {
     }
 }
 
-/// Row of the table of verbs that a daemon `D` answers.
+/// Entry of the table of verbs. A daemon of type `D` answers the verb.
 pub struct ControlVerb<D> {
     pub name: &'static str,
     pub access: Access,

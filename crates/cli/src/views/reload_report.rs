@@ -40,7 +40,8 @@ pub struct UnsavedChanges {
 }
 
 impl UnsavedChanges {
-    /// Returns lines for a person, or none if the file matches the served configuration.
+    /// Returns the unsaved changes as text for the user, one line each. The text is empty if the
+    /// file matches the served configuration.
     pub fn text(&self) -> String {
         let Some(file) = self.file.as_ref().filter(|_| self.problem.is_empty()) else {
             return format!(

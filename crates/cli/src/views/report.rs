@@ -131,7 +131,7 @@ pub struct Queue {
     pub ops: Vec<OpCounts>,
 }
 
-/// I/Os of one operation.
+/// Counters of the I/Os with one operation, such as reads.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OpCounts {
@@ -141,7 +141,8 @@ pub struct OpCounts {
     pub errors: u64,
     /// Total latency (btt's Q2C).
     pub total: TimeHistogram,
-    /// Merges, and the times in btt's stages. `None` except for drives.
+    /// Number of merges, and the times that I/Os spent in btt's stages. `None` for any object but a
+    /// drive.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub stages: Option<OpStages>,
 }
@@ -176,7 +177,7 @@ pub struct TimeHistogram {
 pub struct Volume {
     pub name: String,
     pub size_bytes: u64,
-    /// Bytes of the drives that the volume does not use.
+    /// Number of bytes on the volume's drives that are not part of the volume.
     pub unused_bytes: u64,
     pub serving: String,
     pub drives: Vec<String>,

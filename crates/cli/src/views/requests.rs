@@ -1,8 +1,8 @@
 //! Verbs of the control socket: name, arguments, and type of the answer.
 //!
-//! An unknown argument is an error. The daemon has a row for each verb in verbs/ctl.rs, and
-//! docs/control.md describes them. A verb used by a single file of verbs/ctl is defined in that
-//! file.
+//! An unknown argument is an error. The table in verbs/ctl.rs has a row for each verb of the
+//! daemon, and docs/control.md describes the verbs. If only one file of verbs/ctl uses a verb, that
+//! file defines the verb.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -83,8 +83,9 @@ pub type NoAnswer = Map<String, Value>;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StatsQuery {
-    /// Include idle volumes where there are many volumes. The field is omitted from JSON if it is
-    /// false, because older daemons accept no arguments and return all counters.
+    /// True to include idle volumes in a report of many volumes. If the field is false, it is
+    /// omitted from JSON, because older daemons accept no arguments. Older daemons always include
+    /// all volumes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,
 }
@@ -154,7 +155,8 @@ pub struct RemovalOptions {
     pub force: bool,
 }
 
-/// Arguments of `reload`, on the socket and of `millrace ctl`. On the socket, the path is absolute.
+/// Arguments of the verb `reload` on the socket, and of the command `millrace ctl reload`. On the
+/// socket, the path must be absolute.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields)]
 pub struct Reload {

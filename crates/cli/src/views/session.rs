@@ -37,7 +37,8 @@ pub struct Session {
     input: Vec<u8>,
     output: Vec<u8>,
     sent: usize,
-    /// Time since which the client has an incomplete request or an unread reply.
+    /// Start of the wait for the client to complete a request or to read a reply. `None` if the
+    /// session waits for neither.
     owed_since: Option<Instant>,
     /// True if the session reads no further request, and ends as soon as its output is sent.
     last: bool,
@@ -113,8 +114,8 @@ impl Session {
         (self.socket.as_fd(), flags)
     }
 
-    /// Returns the time at which the client is dropped. `None` while no request or reply is
-    /// incomplete.
+    /// Returns the time at which the client is dropped if it neither completes its request nor
+    /// reads its reply. Returns `None` if the session waits for neither.
     pub fn deadline(&self) -> Option<Instant> {
         self.owed_since.map(|since| since + PATIENCE)
     }
@@ -155,8 +156,9 @@ impl Session {
                 break;
             }
         }
-        // poll(2) reports no event for a request that is already in the input buffer, so a buffered
-        // request is taken here. While a reply is pending, it is taken after that reply is sent.
+        // A buffered request is taken here, because poll(2) reports no event for input that was
+        // already received. If an earlier reply is not sent yet, the request is taken after the
+        // reply.
         let has_reply = self.output.is_empty() && self.take_request(answers);
         if has_reply || self.pending.is_some() {
             return Ok(true);
@@ -270,8 +272,9 @@ impl Session {
         self.answer_later(answer)
     }
 
-    /// Starts a thread that computes an answer, which is sent later. If the system lacks a
-    /// descriptor, computes and returns the reply at once. If it lacks a thread, returns a refusal.
+    /// Starts a thread that computes the answer; the reply is sent later. If the socket pair that
+    /// signals the thread's end cannot be created, computes and returns the reply at once. If the
+    /// thread cannot be started, returns a refusal.
     fn answer_later(
         &mut self,
         answer: impl FnOnce() -> Vec<u8> + Send + 'static,

@@ -18,7 +18,7 @@ pub(crate) const LOOK: Duration = Duration::from_millis(50);
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// Sets the flag, so that each drive that is being opened with it stops opening and returns an
+    /// Sets the flag. Every drive whose opening checks this flag stops opening and returns an
     /// error.
     pub fn set(&self) {
         self.0.store(true, Ordering::SeqCst);

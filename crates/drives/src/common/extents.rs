@@ -33,7 +33,7 @@ impl SectorExtents {
     }
 
     /// Appends an extent in the given state (hole, zeroes or data) for the sectors from `self.at`
-    /// up to `upto`, but none after the end of the range.
+    /// up to `upto`. Sectors after the end of the queried range are left out.
     pub(crate) fn cover(&mut self, upto: Sector, state: ExtentState) {
         let upto = upto.min(self.end);
         if upto <= self.at {

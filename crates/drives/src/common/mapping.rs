@@ -43,8 +43,8 @@ impl MemoryMapping {
                 _ => (segment.start, here),
             };
             // SAFETY: `here` was checked to lie inside the mapping.
-            // The segments of a request in flight are valid memory of the request's bios, outside
-            // the mapping.
+            // The segments of a request in flight are valid memory of the request's bios. That
+            // memory does not overlap this mapping.
             unsafe { std::ptr::copy_nonoverlapping(from, into, segment.len_bytes as usize) };
             offset += u64::from(segment.len_bytes);
         }

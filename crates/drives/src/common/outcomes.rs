@@ -8,8 +8,8 @@ use std::fmt;
 
 use millrace_block::{DriverData, Moment, Status, Tag};
 
-/// Requests that a queue must complete. `ended` were refused or executed at submission; `taken` are
-/// completions of type `C` from the I/O engine.
+/// Requests that a queue must complete. `ended` contains requests that were refused or executed at
+/// submission. `taken` contains completions of type `C` from the I/O engine.
 pub(crate) struct RequestOutcomes<C> {
     ended: VecDeque<(Tag, Status)>,
     taken: Vec<C>,

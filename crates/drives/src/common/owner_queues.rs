@@ -9,8 +9,8 @@ use std::os::fd::OwnedFd;
 use millrace_block::{Error, ErrorKind, HwQueues, QueueKind, TagScope};
 use millrace_runtime::Current;
 
-/// Returns a layout with one queue of `depth` tags for each of `count` I/O threads, but with at
-/// least one queue.
+/// Returns a layout with `count` queues of `depth` tags each, one queue for each I/O thread. If
+/// `count` is 0, the layout has one queue.
 pub(crate) fn hw_queues(count: u16, depth: u32) -> HwQueues {
     let (kind, tags) = (QueueKind::OwnerOnly, TagScope::PerQueue);
     HwQueues { count: count.max(1), depth, kind, tags }

@@ -19,8 +19,8 @@ pub fn copy_to_request<M: Machine>(rq: &Request<M>, from: &[u8]) {
     for_segments(rq, from.len(), |start, range| {
         let piece = &from[range];
         // SAFETY: the segments of a request in flight are valid memory of its bios.
-        // No Rust reference to a request's memory exists, so the slice `from` does not overlap that
-        // memory.
+        // `from` is a reference, and no Rust reference points to the memory of a request. So the
+        // two memory ranges do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), start, piece.len()) };
     });
 }

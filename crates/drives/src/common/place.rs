@@ -1,7 +1,8 @@
-//! `DataPlace`: identity of a drive's data, and whether the drive writes them.
+//! `DataPlace`: identifies the data of a drive, and tells whether the drive writes to these data.
 //!
-//! The identity tells whether two open drives would destroy each other's data. Files have an
-//! identity before they exist; NBD servers and Ceph clusters report one when they are queried.
+//! The identity tells whether two open drives would destroy each other's data. For a file that does
+//! not exist yet, the identity is made from its directory and name. NBD servers and Ceph clusters
+//! report an identity when they are queried.
 
 use std::collections::BTreeMap;
 use std::fs::Metadata;
@@ -12,11 +13,14 @@ use std::sync::Mutex;
 
 use millrace_machine::lock_unpoisoned;
 
-/// Identity of a drive's data, and whether the drive writes them.
+/// Identifies the storage that holds a drive's data: a file, block device, NBD export or Ceph
+/// image. Also tells whether the drive accepts writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataPlace {
-    /// Two numbers that are equal for two drives with the same data: (device, inode) of a file,
-    /// (device number, 0) of a block device, or two hashes of an NBD export or Ceph image.
+    /// Pair of numbers that is the same for all drives with the same data:
+    /// - (device, inode) of a file,
+    /// - (device number, 0) of a block device,
+    /// - two hashes that identify an NBD export or a Ceph image.
     pub identity: (u64, u64),
     /// True if the drive rejects writes.
     pub read_only: bool,

@@ -34,7 +34,8 @@ fn boot_id() -> String {
     id.trim().to_owned()
 }
 
-/// Returns the process that a text of `process_mark` identifies, if it is still running.
+/// Returns the process that has written `mark`, a text from [`process_mark`]. Returns `None` if
+/// that process is no longer running.
 #[must_use]
 pub fn marked_process(mark: &str) -> Option<Holder> {
     let mut words = mark.split_whitespace();
@@ -100,16 +101,15 @@ pub fn flock_holder(file: &File) -> Option<Holder> {
     pid.map(Holder::of)
 }
 
-/// Number of times that /proc/locks is read before a lock counts as absent. The kernel finds its
-/// position in the table by counting lines, so it skips a line if an earlier line disappears
-/// between two reads.
+/// Number of times that /proc/locks is read before a lock counts as absent. If a lock is removed
+/// between two read(2) calls on the table, the kernel skips the line of a later lock.
 const LOOKS: usize = 4;
 
 /// Returns the process that has a flock(2) lock on a file. `table` is the text of /proc/locks;
 /// `is_it` recognizes the file's device and inode.
 fn locker(table: &str, is_it: impl Fn(&str) -> bool) -> Option<u32> {
-    // A line is `1: FLOCK  ADVISORY  WRITE 4711 fe:01:1234 0 EOF`; a waiting process has `->` after
-    // the number.
+    // Example of a line: `1: FLOCK  ADVISORY  WRITE 4711 fe:01:1234 0 EOF`. If the process still
+    // waits for the lock, `->` follows the first field.
     table.lines().find_map(|line| {
         let mut words = line.split_whitespace().skip(1);
         let (kind, pid, id) = (words.next()?, words.nth(2)?, words.next()?);

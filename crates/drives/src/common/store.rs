@@ -58,8 +58,8 @@ impl SparseStore {
         let first = offset.div_ceil(1 << GRANULE_SHIFT);
         for granule in first..(offset + len_bytes) >> GRANULE_SHIFT {
             let (word, bit) = self.bit(granule);
-            // AcqRel: the granule's data are dropped only after its written bit is cleared. A write
-            // after this operation sets the bit again, and the bit then stays set.
+            // AcqRel: the bit is cleared before the granule's data are dropped. A write that ends
+            // after this operation sets the bit again, so later data always have their bit.
             word.fetch_and(!bit, Ordering::AcqRel);
         }
         self.data.clear(offset, len_bytes);

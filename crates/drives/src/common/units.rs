@@ -13,7 +13,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 struct SpecQuantity {
     form: &'static str,
-    /// Words of error texts for a number that must be whole, such as "a whole number of bytes".
+    /// Part of the error message for a number with a fraction, such as "a whole number of bytes".
     whole: &'static str,
     unit: &'static str,
     large: &'static str,

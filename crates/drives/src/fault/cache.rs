@@ -60,7 +60,8 @@ impl SimulatedCache {
     pub(crate) fn power_cut(&self, random: &mut SplitMix64) -> u64 {
         let mut images = lock_unpoisoned(&self.images);
         let images = &mut *images;
-        // The sectors are sorted, so that the result depends on the seed alone.
+        // Each sector uses the next random bit. The sectors are sorted, because a hash set has no
+        // fixed order and the result must depend on the seed alone.
         let mut dirty: Vec<Sector> = images.dirty.drain().collect();
         dirty.sort_unstable();
         let mut lost = 0;
@@ -95,7 +96,8 @@ impl CacheImages {
         self.current.clear(rq.sector() << 9, u64::from(rq.nr_sectors()) << 9);
     }
 
-    /// Marks sectors as dirty. A sector that was dirty may first become durable (probability 1/4).
+    /// Marks sectors as dirty, before they are changed. If a sector is dirty already, its current
+    /// content becomes durable with probability 1/4.
     fn note_dirty(&mut self, rq: &Request<Native>) {
         for sector in rq.sector()..rq.sector() + u64::from(rq.nr_sectors()) {
             if !self.dirty.insert(sector) && self.random.next() & 3 == 0 {

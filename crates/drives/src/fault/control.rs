@@ -188,9 +188,11 @@ impl FaultControl {
     }
 
     /// Cuts the power. A random subset (by `seed`) of the sectors that were written and not flushed
-    /// survives; requests in flight fail with `IoError`. Does nothing without a volatile cache.
-    /// Returns the number of sectors lost. To a program that continues, the cut looks like a crash
-    /// of the drive: a flush after the cut does not cover writes that completed before the cut.
+    /// survives. Requests in flight fail with `IoError`. Does nothing without a volatile cache.
+    /// Returns the number of sectors lost.
+    ///
+    /// A program that keeps running sees a drive that has crashed and lost data. A flush after the
+    /// cut does not make writes durable that completed before the cut.
     pub fn power_cut(&self, seed: u64) -> u64 {
         self.state.cache.as_ref().map_or(0, |cache| cache.power_cut(&mut SplitMix64::new(seed)))
     }

@@ -25,8 +25,9 @@ struct TagState {
     decided: Option<FaultVerdict>,
     /// Earliest time of completion, in nanoseconds; 0 for no delay.
     deadline_ns: u64,
-    /// Set if the request is stuck: value of `FaultState::releases` when the request became stuck.
-    /// A release of stuck requests increments that value, and the request then completes.
+    /// Value of `FaultState::releases` at the time when the request became stuck; `None` if the
+    /// request is not stuck. A release of stuck requests increments `releases`, and the request
+    /// then completes.
     stuck_at: Option<u64>,
     cuts: u64,
     inside: bool,

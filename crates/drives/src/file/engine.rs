@@ -1,5 +1,5 @@
-//! `Engine`: executes the operations of a file queue, through the reactor of the I/O thread or
-//! directly on it.
+//! `Engine`: executes the operations of a file queue, either through the I/O thread's reactor or by
+//! blocking system calls.
 //!
 //! Invariant: each pushed operation has exactly one result, returned by `push` or as a completion,
 //! even if it is cancelled.
@@ -19,7 +19,7 @@ use crate::common::thread_bound::ThreadBound;
 /// Bit in the user data of cancel operations, whose completions are ignored.
 pub(crate) const CANCEL_MARK: u64 = 1 << 47;
 
-/// Engine of a queue: the ring of its I/O thread, or, without one, the I/O thread itself.
+/// Executes a queue's operations: through `ring` or, if `ring` is `None`, on the I/O thread itself.
 pub(crate) struct Engine {
     ring: Option<ThreadBound<Ring>>,
     fd: RawFd,
@@ -35,9 +35,9 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Opens a list of completions (`Source`) on the calling thread's reactor, and registers
-    /// `arenas` (memory lent by a cache) with the kernel. Fails if the system cannot start a thread
-    /// for operations that block.
+    /// Prepares the calling thread's reactor for the operations of a queue. Registers `arenas`,
+    /// memory that a cache lends to the drive, with the kernel. Fails if the system cannot start a
+    /// thread for operations that block.
     fn new(handle: Handle, driver: &FileDriver, depth: u32) -> io::Result<Ring> {
         let fd = driver.shared.file.as_raw_fd();
         let mut arenas = driver.shared.lent.arenas();
@@ -79,8 +79,9 @@ impl Drop for Ring {
     }
 }
 
-/// Returns the length of the io_uring buffers that cover lent memory: the longest that io_uring
-/// allows, because all segments of a vectored operation must lie in one buffer.
+/// Returns the length of each io_uring buffer that is registered for memory lent by a cache. All
+/// segments of a vectored operation must lie in one buffer. So the buffers are as long as io_uring
+/// allows, up to 1 GiB.
 fn piece_bytes(arena_bytes: usize) -> usize {
     arena_bytes.clamp(1, 1 << 30)
 }
@@ -158,8 +159,8 @@ impl Engine {
         let ring = self.here()?;
         match pieces {
             [piece] => ring.handle.fixed_buffer(piece.iov_base.cast(), piece.iov_len),
-            // Several segments rarely lie in one registered buffer, unless a cache has registered
-            // its whole memory (`arenas`). So only in that case is a buffer looked up.
+            // Several segments rarely lie in one registered buffer, except if a cache has
+            // registered its whole memory (`arenas`). So without `arenas`, no buffer is looked up.
             pieces if !ring.arenas.is_empty() => ring.handle.fixed_vector(pieces),
             _ => None,
         }

@@ -2,8 +2,8 @@
 //!
 //! Each tag has a preallocated flight with a list of memory segments. The flight handles short
 //! transfers, bounce buffers, and the fall-back from zeroing a range to writing zeroes. The queue
-//! starts the flight's operations. Invariant: `done` of `len` bytes are transferred, and
-//! `memory[first..]` is the memory of the remaining bytes.
+//! starts the flight's operations. Invariant: `done` is the number of bytes transferred so far, of
+//! `len` in total. `memory[first..]` is the memory for the remaining bytes.
 #![allow(unsafe_code)]
 
 use libc::iovec;
@@ -21,9 +21,9 @@ pub(crate) enum FileOperation {
     Read,
     Write(i32),
     Sync,
-    /// Change the allocation of a range, with this mode of fallocate.
+    /// Allocate, zero or deallocate a range with fallocate(2). Contains the mode.
     Allocate(i32),
-    /// Range ioctl of a block device, with this request code.
+    /// Discard or zero a range of a block device with an ioctl. Contains the request code.
     Device(u64),
     /// Write zeroes, because the file system cannot zero a range.
     Zeroes,
@@ -37,7 +37,7 @@ pub(crate) struct FileFlight {
     pub(crate) done: u64,
     pub(crate) memory: Vec<iovec>,
     pub(crate) first: usize,
-    /// Memory segments of the request while `memory` names the bounce buffer instead.
+    /// The request's own memory segments, while `memory` contains the bounce buffer.
     scattered: Vec<iovec>,
     pub(crate) bounce: Option<Buffer>,
     /// Number of uses of this tag, to recognise completions of earlier uses.
@@ -46,7 +46,8 @@ pub(crate) struct FileFlight {
     /// Result of the last operation: bytes, or a negative errno.
     pub(crate) result: i32,
     pub(crate) expired: bool,
-    /// True for a discard, which fails with `NotSupported` where a write-zeroes would write zeroes.
+    /// True if the request is a discard. If the file system cannot deallocate the range, a discard
+    /// fails with `NotSupported`, but a write-zeroes request writes zeroes instead.
     pub(crate) discards: bool,
 }
 
@@ -109,8 +110,9 @@ impl FileFlight {
         }
     }
 
-    /// Counts `bytes` more as transferred, rounded down to a multiple of `unit` unless the request
-    /// is complete now. Returns false if there is no progress.
+    /// Adds `bytes` to the number of transferred bytes, which is `len` at most. Unless the request
+    /// is complete, rounds the sum down to a multiple of `unit`. Returns false if there is no
+    /// progress.
     #[inline]
     pub(crate) fn advance(&mut self, bytes: u64, unit: u64) -> bool {
         let done = (self.done + bytes).min(self.len);

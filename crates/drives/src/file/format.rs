@@ -15,11 +15,13 @@ use crate::common::store_file::open_store;
 enum ContainerServer {
     /// qemu-nbd can serve the disk, with this format name.
     Qemu(&'static str),
-    /// The disk can be served only after unpacking it with this command.
+    /// The disk can be served only after the file is unpacked. Contains the command that unpacks
+    /// it.
     Unpack(&'static str),
 }
 
-/// Name of a format, offset and bytes of its magic number, and how to serve the disk inside.
+/// Recognises one container format. The fields are the format's name, the byte offset of its magic
+/// number, the magic number, and how to serve the disk in the container.
 type Mark = (&'static str, u64, &'static [u8], ContainerServer);
 
 const MARKS: [Mark; 15] = [

@@ -204,8 +204,8 @@ mod tests {
             let file = open(&path, access == FileAccess::ReadWrite);
             attempt(&file, access).unwrap().is_some()
         };
-        // Locks bytes of the image as QEMU does. `machine` is a disk that a virtual machine writes;
-        // `reader` is one that a virtual machine only reads.
+        // Locks bytes of the image as QEMU does. `machine` stands for a virtual machine that writes
+        // the disk; `reader` stands for one that only reads it.
         let locked = |bytes: &[i64]| {
             let image = open(&path, true);
             assert!(bytes.iter().all(|byte| share(&image, *byte).unwrap()));

@@ -195,8 +195,8 @@ fn look(config: &FileConfig, dry_run: &DryRun) -> Result<Opened, Error> {
             notes = found.notes;
             (size_bytes, logical)
         }
-        // Without an unnamed file (O_TMPFILE) to probe in place of the file that would be created,
-        // a dry run assumes a block size of 512 bytes.
+        // The file does not exist, and its file system supports no unnamed file (O_TMPFILE) that
+        // could be probed instead. So the dry run assumes a block size of 512 bytes.
         (Err(error), Some(size_bytes))
             if !config.path.exists()
                 && matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EISDIR)) =>
@@ -223,9 +223,9 @@ fn refuse_other_kinds(config: &FileConfig, path: &Path) -> Result<(), Error> {
     Err(config.error(ErrorKind::InvalidSetting, text))
 }
 
-/// Opens the file, creating it if a size is given. Returns the file, true if `O_DIRECT` is in use,
-/// and a `CreatedFile` if the file was created, which removes the file if the drive cannot be
-/// opened.
+/// Opens the file, creating it if a size is given. Returns the file, and true if `O_DIRECT` is in
+/// use. Also returns a `CreatedFile` if the file was created. Unless `CreatedFile::keep` is called,
+/// dropping the `CreatedFile` removes the file again.
 fn open_file(
     config: &FileConfig,
     dry_run: Option<&DryRun>,

@@ -190,8 +190,10 @@ fn probe_align(file: &File) -> Option<DirectAlign> {
     })
 }
 
-/// Returns true if the file system supports this `fallocate` mode, which must keep the size. Tries
-/// the mode after the end of the whole file, not only of the drive, so that no data change.
+/// Returns true if the file system supports `mode` of fallocate(2). `mode` must include
+/// FALLOC_FL_KEEP_SIZE. The call is made for a range beyond the end of the file, so that it changes
+/// no data. A range beyond the end of the drive could hold data, because the file may be longer
+/// than the drive.
 pub(crate) fn can_allocate(file: &File, mode: i32) -> bool {
     let Ok(metadata) = file.metadata() else { return false };
     let behind = metadata.len().next_multiple_of(1 << 20);
@@ -206,7 +208,7 @@ pub(crate) fn free_bytes(file: &File) -> Option<u64> {
 pub(crate) enum NextData {
     /// Offset of the first data at or after the start of the search.
     Data(u64),
-    /// No data follow the start of the search. Contains the file's size in bytes.
+    /// There are no data at or after the start of the search. Contains the file's size in bytes.
     End(u64),
 }
 

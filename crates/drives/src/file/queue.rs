@@ -203,8 +203,9 @@ impl FileQueue {
         let flight = &mut self.flights[index];
         match flight.work {
             FileOperation::Read | FileOperation::Write(_) | FileOperation::Zeroes => {}
-            // Acquire pairs with the Release in `failed`. The kernel reports a lost write to one
-            // sync only, and another sync may have consumed the report, so this one fails, too.
+            // Acquire pairs with the Release in `failed`. The kernel reports a lost write to only
+            // one sync, which may belong to another flush. So this flush fails, too, although its
+            // own sync succeeded.
             FileOperation::Sync if self.shared.sync_failed.load(Ordering::Acquire) => {
                 return Some(Status::IoError);
             }

@@ -103,8 +103,8 @@ pub struct ModelTiming {
     /// Number of parallel units (the dies on all channels), 1 to 4,096. Each page belongs to one of
     /// them.
     pub units: u32,
-    /// Number of bytes that a unit reads or writes at a time: its flash page over all planes, 4 KiB
-    /// or 4 KiB times a power of two. A smaller I/O occupies a unit for the same time.
+    /// Number of bytes that a unit reads or writes at a time: the flash page, counted over all
+    /// planes. A power of two, at least 4 KiB. A smaller I/O occupies a unit for the same time.
     pub page_bytes: u32,
     /// Time in which a flash die (one of `units`) reads a page of `page_bytes`.
     pub read_time: Duration,

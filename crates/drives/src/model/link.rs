@@ -1,7 +1,8 @@
-//! `ModelIo`: an I/O whose time is computed, and `DuplexLink`: a link with one transfer at a time
-//! in each direction.
+//! `ModelIo`: the properties of an I/O from which its time is computed. `DuplexLink`: a link with
+//! one transfer at a time in each direction.
 //!
-//! `ServiceTiming` has a link for its drive, and a controller has one for all its drives.
+//! Each simulated drive has a link of its own in its `ServiceTiming`. A controller has one link for
+//! all its drives.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum ModelIoKind {
@@ -21,7 +22,7 @@ pub(crate) enum ModelIoKind {
 pub(crate) struct ModelIo {
     pub(crate) kind: ModelIoKind,
     pub(crate) sector: u64,
-    /// Length in sectors, 1 or more if it has data.
+    /// Length in sectors; at least 1 for an I/O that transfers data.
     pub(crate) nr_sectors: u32,
 }
 

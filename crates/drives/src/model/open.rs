@@ -131,8 +131,8 @@ const TRIES: usize = 129;
 /// Minimum pause between two sample I/Os: 100 s of virtual time in nanoseconds. After it, the drive
 /// has finished all earlier work, such as writing its buffer.
 const APART_NS: u64 = 100_000_000_000;
-/// Maximum random time added to each pause: 1 s in nanoseconds. A rotating disk turns many times in
-/// 1 s, so each sample I/O finds the disk at a random angle.
+/// Maximum random time that is added to the pause between two sample I/Os: 1 s in nanoseconds. A
+/// rotating disk turns many times in 1 s, so each sample I/O finds the disk at a random angle.
 const MORE_NS: u64 = 1_000_000_000;
 
 /// Median times of a 4 KiB read and write on an idle drive.

@@ -1,21 +1,25 @@
 //! Presets: settings that simulate known drives, with the published figures from which they are
 //! derived.
 //!
-//! Published figures come from data sheets and from the test beds of papers: random IOPS of 4 KiB
-//! at a stated depth, sequential bandwidth at 128 KiB, latency at queue depth 1. A preset turns
-//! random IOPS into the time of one command and bandwidth into the rate of the link; the rest of
-//! the latency is the time of a flash die. Tests run each preset in virtual time and compare.
+//! Published figures are random 4 KiB IOPS at a stated depth, sequential bandwidth at 128 KiB, and
+//! latency at queue depth 1. A preset turns random IOPS into the time of one command and bandwidth
+//! into the rate of the link. The rest of the latency is the time of a flash die. Tests run each
+//! preset in virtual time and compare.
 //!
-//! Sources: Samsung's data sheets of SSD 850 EVO 500 GB and 950 PRO 512 GB (at queue depth 1: 10 K
-//! and 40 K, 12 K and 43 K IOPS; the 950 PRO's maximum by four threads of depth 32, from memory);
-//! AnandTech's reviews of the 850 EVO (December 2014: 32 dies), of the 860 PRO (January 2018: most
-//! of Samsung's SATA drives reach their limit of almost 400 MB/s of random reads around depth 16)
-//! and of the 960 PRO (October 2016: dies of 128 Gbit in the 950 PRO, so 32); the comment at the
-//! 520; Intel's specification of Optane P5800X 800 GB; the evaluation of \[FALCON\] for the 520's
-//! link; the evaluation of \[MIOT\] for the limits of its NVMe drive, whose latency is a guess;
-//! \[WALK\] for one figure of its NVMe drive, 25.3 us from D to C, beside which all others are
-//! guesses; Western Digital's OEM specification of the Ultrastar DC HC310 (seeks and rotation; its
-//! rate, a mean over the zones, is a guess).
+//! Sources:
+//! - 850 EVO 500 GB: Samsung's data sheet (at depth 1, 10 K random reads and 40 K random writes per
+//!   second); AnandTech's review of December 2014 (32 dies).
+//! - 950 PRO 512 GB: Samsung's data sheet (at depth 1, 12 K and 43 K; the maximum, with four
+//!   threads of depth 32, is quoted from memory); AnandTech's review of the 960 PRO, October 2016
+//!   (dies of 128 Gbit in the 950 PRO, so 32 dies).
+//! - Samsung's SATA drives: AnandTech's review of the 860 PRO, January 2018. Most of them reach
+//!   almost 400 MB/s of random reads, their limit, at a depth of about 16.
+//! - Intel 520: see the comment at the preset; for the link, the evaluation of \[FALCON\].
+//! - Optane P5800X 800 GB: Intel's specification.
+//! - NVMe drive of \[MIOT\]: limits from the paper's evaluation; the latency is a guess.
+//! - NVMe drive of \[WALK\]: 25.3 us from D to C; all other figures are guesses.
+//! - Ultrastar DC HC310: Western Digital's OEM specification (seeks, rotation). The rate, a mean
+//!   over the zones, is a guess.
 
 use std::time::Duration;
 
@@ -93,12 +97,14 @@ const PRO_950: ModelPreset = ModelPreset {
     disk: None,
 };
 
-/// Intel SSD 520. The random rates are from Intel's product specification 325968, quoted from
-/// memory: 50 K reads for the family, 42 K writes for the 480 GB model. The lower rates of the 120
-/// GB model (25 K, 40 K) are not used, because they would slow down sequential I/O, too. Read time
-/// of about 200 us: AnandTech measured 60 MB/s of random reads at depth 3 (February 2012). Number
-/// of dies, 16: ITmedia found packages of 16 GB, that is, two dies of 64 Gbit, in the 240 GB model.
-/// Assumption: a flash page of 16 KiB, in two planes of 8 KiB.
+/// Intel SSD 520, modelled from these sources:
+/// - Random rates: Intel's product specification 325968, quoted from memory. It gives 50 K reads
+///   for the family, and 42 K writes for the 480 GB model. The 120 GB model's lower rates (25 K and
+///   40 K) are not used. They would make the time of each command too long for sequential I/O.
+/// - Read time of about 200 us: AnandTech measured 60 MB/s of random reads at depth 3 (February
+///   2012).
+/// - 16 dies: ITmedia found packages of 16 GB, that is, two dies of 64 Gbit, in the 240 GB model.
+/// - Flash page of 16 KiB in two planes of 8 KiB: an assumption.
 const INTEL_520: ModelPreset = ModelPreset {
     name: "520",
     about: "SATA III, MLC, no write buffer: Intel SSD 520 120 GB class, IOPS of larger models",
@@ -196,9 +202,10 @@ const PRESETS: [ModelPreset; 9] = [
     ModelPreset {
         name: "ultrastar-36lzx",
         about: "SCSI disk of 10,000 rpm, one command at a time: IBM Ultrastar 36LZX (year 2000)",
-        // A random I/O takes 4.9 ms of seek and 3 ms of half a revolution, and the sustained rate
-        // is 21 to 36 MB/s: Bryant, O'Hallaron, Computer Systems: A Programmer's Perspective, 2003,
-        // figure 6.13. Seeks of writes and to the next track are assumptions.
+        // A random I/O takes an average seek, 4.9 ms, and half a revolution, 3 ms. The sustained
+        // rate is 21 to 36 MB/s. Source: Bryant, O'Hallaron, Computer Systems: A Programmer's
+        // Perspective, 2003, figure 6.13. The seek times of writes, and of a seek to the next
+        // track, are assumptions.
         random_iops: (127, 119),
         bytes_per_s: (36 * MB, 36 * MB),
         latency: (ns(7_900_000), ns(8_400_000)),

@@ -1,14 +1,17 @@
-//! `RotatingDisk`: computes when a simulated rotating disk completes an I/O: seek, rotation,
-//! transfer.
+//! `RotatingDisk`: computes when a simulated rotating disk completes an I/O.
 //!
-//! There is one arm, and one I/O at a time, in order of arrival. A seek over the fraction `d` of
-//! the stroke takes `track + (full - track) * sqrt(d)`, because the arm accelerates for half of the
-//! way; `full` follows from the configured mean, as the mean of `sqrt(d)` over all pairs of
-//! positions is 8/15. Then the sector must come under the head: the platter turns with time, and
-//! tracks are skewed so that the next one begins when the arm arrives. An I/O that continues where
-//! the last one ended finds the head in place, as with the read-ahead and the write cache of a real
-//! disk. Pure arithmetic, called by timing.rs. Source: Ruemmler and Wilkes, "An introduction to
-//! disk drive modeling", 1994.
+//! The disk has one arm, and serves one I/O at a time, in order of arrival:
+//! - Seek: takes `track + (full - track) * sqrt(d)`, where `d` is the distance as a fraction of the
+//!   whole stroke. The root is there because the arm accelerates for half of the way. `full`, the
+//!   time of the longest seek, is calculated from the configured mean seek time. The mean of
+//!   `sqrt(d)` over all pairs of positions is 8/15.
+//! - Rotation: the platter turns with time until the sector is under the head. Tracks are skewed,
+//!   so that the next track begins when the arm arrives there.
+//! - Transfer of the data.
+//!
+//! An I/O that starts where the last one ended needs no seek and no rotation. A real disk behaves
+//! like this because of its read-ahead and write cache. Pure arithmetic, called by timing.rs.
+//! Source: Ruemmler and Wilkes, "An introduction to disk drive modeling", 1994.
 
 use std::time::Duration;
 

@@ -136,7 +136,8 @@ impl ServiceTiming {
     }
 }
 
-/// Returns the first block of `sectors` sectors that an I/O touches, and the number of blocks.
+/// Divides the drive into blocks of `sectors` sectors. Returns the number of the first block that
+/// an I/O touches, and how many blocks it touches.
 fn pieces_of(io: ModelIo, sectors: u64) -> (u64, u64) {
     let (first, end) = (io.sector / sectors, io.sector + u64::from(io.nr_sectors));
     (first, (end.div_ceil(sectors) - first).max(1))

@@ -93,8 +93,8 @@ impl ServerTarget {
             Address::Tcp { host, port } => {
                 let addresses: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.collect();
                 let mut last = io::Error::other("the name has no address");
-                // An attempt to connect also times out if the process was suspended meanwhile. So
-                // attempts that time out are repeated until `limit` is over.
+                // If the process is suspended during an attempt to connect, the attempt may time
+                // out too early. So attempts that time out are repeated until `limit` has passed.
                 loop {
                     for address in &addresses {
                         let attempt = |most| TcpStream::connect_timeout(address, most);

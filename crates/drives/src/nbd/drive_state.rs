@@ -91,9 +91,11 @@ pub(crate) struct FlushDurability {
     /// True if the next flush or FUA write must fail, because a server with unflushed writes was
     /// lost.
     pub(crate) owes_error: AtomicBool,
-    /// True if the drive failed the last flush or FUA write, because unflushed writes were lost.
+    /// True if the last flush or FUA write has failed because a lost server may have lost unflushed
+    /// writes.
     pub(crate) has_failed: AtomicBool,
-    /// True while the daemon stops: a flush with nothing to flush then does not wait for a server.
+    /// True while the daemon stops. If there are no unflushed writes, a flush then does not wait
+    /// for a lost server.
     pub(crate) stopping: AtomicBool,
 }
 
@@ -140,8 +142,8 @@ pub(crate) struct NbdState {
     pub(crate) late: AtomicBool,
     /// Epoch: number of times that the drive has grown. Connections of older epochs are replaced.
     pub(crate) epoch: AtomicU32,
-    /// Number of the current connections' generation. The loss of a connection increments this
-    /// number, and connections with an older number are closed.
+    /// Number of the current connection generation (connections made after the same loss). The loss
+    /// of a connection increments the number, and connections of earlier generations are closed.
     pub(crate) generation: AtomicU32,
     pub(crate) backoff: Mutex<ReconnectBackoff>,
     /// Number of queues with requests that wait for the server to come back.
@@ -175,8 +177,8 @@ impl NbdState {
         MAX_SECTORS.min(self.session.block_max >> 9) << 9
     }
 
-    /// Tells whether a connection may be used beside others, because a flush on any of them covers
-    /// the writes of all.
+    /// Returns `WithOthers` if the drive is read-only or the server supports `multi-conn`, else
+    /// `Alone`. With `multi-conn`, a flush on one connection covers the writes of all connections.
     pub(crate) fn sharing(&self, session: &ClientSession) -> ConnectionSharing {
         match self.is_read_only() || session.flags.contains(TransmissionFlags::MULTI_CONN) {
             true => ConnectionSharing::WithOthers,
@@ -187,8 +189,9 @@ impl NbdState {
     /// Returns an error if the export no longer has the properties that the drive has reported to
     /// the block layer.
     pub(crate) fn is_kept_by(&self, session: &ClientSession) -> Result<(), String> {
-        // Relaxed: the size only grows. If an old value lets a connection with too small a size
-        // pass, `epoch_of` makes the link replace that connection.
+        // Relaxed: the size only grows. If an old value is read here, a connection with too small a
+        // size may be accepted. `epoch_of` then marks that connection as outdated, and the link
+        // replaces it.
         let had_bytes = self.size_bytes.load(Ordering::Relaxed);
         let is_lost = |flag| self.has(flag) && !session.flags.contains(flag);
         let lacks = PROMISED.iter().filter(|(flag, _)| is_lost(*flag));
@@ -241,8 +244,8 @@ impl NbdState {
         }
     }
 
-    /// Returns the number of short-lived connections in a row, for the log line about the last
-    /// loss. Returns `None` if the log limit suppresses that line.
+    /// Returns the number of short-lived connections in a row, for a log line about the loss of a
+    /// connection. Returns `None` if the limit of log lines suppresses that line.
     pub(crate) fn logs_loss(&self) -> Option<u32> {
         let backoff = lock_unpoisoned(&self.backoff);
         backoff.is_logged().then(|| backoff.short)
@@ -252,7 +255,8 @@ impl NbdState {
         let mut trouble = lock_unpoisoned(&self.reports.trouble);
         if generation != self.generation() {
             // Another connection was lost while this connection was made. A loss ends all
-            // connections of the drive, including this new one, so the recorded trouble stays.
+            // connections of the drive, including this new one. So the drive has not come back, and
+            // `trouble` keeps the reason for the loss.
             return;
         }
         *trouble = ReconnectTrouble::default();
@@ -285,9 +289,8 @@ impl NbdState {
         news
     }
 
-    /// Makes the next flush fail if there are unflushed writes, which a lost server may not have
-    /// kept. Called at each loss, and again for a write that is acknowledged while a loss is
-    /// handled.
+    /// Makes the next flush fail if a lost server may have lost unflushed writes. Called at each
+    /// loss of a connection, and again for a write that is acknowledged while a loss is handled.
     pub(crate) fn note_loss(&self) {
         if self.target.config.on_server_restart == OnServerRestart::FlushError
             && self.durability.unflushed.exist()
@@ -331,17 +334,19 @@ impl NbdState {
     }
 
     pub(crate) fn generation(&self) -> u32 {
-        // SeqCst pairs with `end`: a thread that reads the new generation also sees the reason for
+        // SeqCst pairs with `end`. A thread that reads the new generation also sees the reason for
         // the change, such as `dead`. `end` increments `generation`, then checks for unflushed
-        // writes; `NbdLink::received` records an unflushed write, then reads `generation`. So
-        // `end` finds the write, or `received` sees the new generation, or both.
+        // writes. `NbdLink::received` records an unflushed write, then reads `generation`. So `end`
+        // finds the write, or `received` sees the new generation, or both.
         self.generation.load(Ordering::SeqCst)
     }
 
-    /// Ends a generation (connections made after the same loss) because one of its connections was
-    /// lost, and notifies all queues. Returns false if another loss had already ended that
-    /// generation. `since` is the time at which the lost connection was made, for the back-off of
-    /// short-lived connections, or `None` if the export has changed.
+    /// Ends a connection generation (connections made after the same loss) because one of its
+    /// connections was lost. Notifies all queues. Returns false if the generation has already
+    /// ended.
+    ///
+    /// `since` is the time at which the lost connection was made. It tells the back-off how long
+    /// the connection has lasted. If the export has changed, `since` is `None`.
     pub(crate) fn end(
         &self,
         generation: u32,
@@ -350,8 +355,9 @@ impl NbdState {
         since: Option<Instant>,
     ) -> bool {
         let next = generation.wrapping_add(1);
-        // SeqCst pairs with the load in `generation()`: the generation must change before
-        // `note_loss` checks for unflushed writes. Relaxed on failure: the value read is not used.
+        // SeqCst pairs with the load in `generation()`. The generation must change before
+        // `note_loss` checks for unflushed writes. If the exchange fails, the value that it has
+        // read is not used, so Relaxed is enough.
         let ended =
             self.generation.compare_exchange(generation, next, Ordering::SeqCst, Ordering::Relaxed);
         if ended.is_err() {
@@ -382,9 +388,10 @@ impl NbdState {
         }
     }
 
-    /// Returns the epoch (number of times that the drive has grown) for a new connection on which
-    /// the server has reported this size: the current epoch. If the size is smaller than the drive,
-    /// returns the previous epoch, so that the connection counts as outdated and is replaced.
+    /// Returns the epoch of a new connection on which the server has reported a size of
+    /// `size_bytes`. The epoch is the number of times that the drive has grown. If the size is at
+    /// least the drive's size, returns the current epoch. Otherwise returns the previous epoch, so
+    /// that the connection counts as outdated and is replaced.
     pub(crate) fn epoch_of(&self, size_bytes: u64) -> u32 {
         // Acquire pairs with the Release in `revalidate`, which stores the size before `epoch`.
         let epoch = self.epoch.load(Ordering::Acquire);

@@ -46,8 +46,8 @@ impl NbdFlight {
         NbdFlight { request, ..NbdFlight::guest() }
     }
 
-    /// Creates a flight for requests that other queues forward to this queue. Such a request has
-    /// its own list of memory segments, so the flight allocates none.
+    /// Creates a flight (the state of one request) for requests that other queues forward to this
+    /// queue. A forwarded request has its own list of memory segments, so none is allocated here.
     pub(crate) fn guest() -> NbdFlight {
         NbdFlight {
             state: FlightState::Idle,
@@ -80,9 +80,9 @@ impl NbdFlight {
         self.origin.is_some_and(|origin| origin.id == id)
     }
 
-    /// Takes a forwarded request out of this flight, to return it to the queue that forwarded it.
-    /// `status` is the result, or `None` if that queue must send the request again. Returns `None`
-    /// if the request belongs to this queue itself.
+    /// Takes out a forwarded request, to return it to the queue that has forwarded it. `status` is
+    /// the result, or `None` if that queue must send the request again. Returns `None` if the
+    /// request was not forwarded.
     pub(crate) fn give_back(&mut self, status: Option<Status>) -> Option<ForwardedRequest> {
         let origin = self.origin.take()?;
         self.state = FlightState::Idle;
@@ -90,8 +90,8 @@ impl NbdFlight {
         Some(ForwardedRequest { origin, request, status, silence: self.silence })
     }
 
-    /// Takes back a request that this queue has forwarded to another queue, which has a connection.
-    /// Returns the request's status, or `None` if the request must be sent again.
+    /// Takes back a request that this queue has forwarded to another queue. Returns the result, or
+    /// `None` if the request must be sent again.
     pub(crate) fn returned(&mut self, back: ForwardedRequest) -> Option<Status> {
         self.request = back.request;
         self.silence |= back.silence;
@@ -154,7 +154,7 @@ impl NbdFlight {
         self.for_part(at, bytes.len() as u64, |start, len| {
             let (head, rest) = from.split_at(len);
             // SAFETY: the segment at `start` belongs to a read in flight; no other code uses it.
-            // Received bytes lie in a buffer of the connection, apart from all segments.
+            // Received bytes lie in a buffer of the connection, which does not overlap any segment.
             unsafe { std::ptr::copy_nonoverlapping(head.as_ptr(), start, len) };
             from = rest;
         });

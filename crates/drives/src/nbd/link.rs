@@ -1,10 +1,11 @@
-//! `NbdLink`: one connection of a queue, through connecting, loss and reconnecting.
+//! `NbdLink`: one of a queue's connections to the server, which is made again after each loss.
 //!
-//! A link has a socket with its two operations (`inbound.rs`, `outbound.rs`) and a reconnecting
-//! thread (`redial.rs`). A lost connection is first shut down, so that both operations end. Only
-//! then do its requests return to the waiting list, to be sent by whichever link is up. The loss
-//! ends a generation (`drive_state.rs`): all other connections are given up, too. Invariant: no
-//! operation uses a request's memory after the request has left the link.
+//! A link has a socket with a receive and a send operation (`inbound.rs`, `outbound.rs`) and a
+//! reconnecting thread (`redial.rs`). After a loss, the socket is first shut down, so that both
+//! operations end. Only then do the link's requests return to the waiting list. Any link that is up
+//! sends them again. The loss of one connection ends all connections of the drive; see generations
+//! in `drive_state.rs`. Invariant: no operation uses a request's memory after the request has left
+//! the link.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -52,8 +53,8 @@ pub(crate) struct NbdLink {
     socket: Option<OwnedFd>,
     tls: Option<Box<Session>>,
     style: ReplyStyle,
-    /// Value of `NbdState::epoch` (number of times that the drive has grown) for the size that the
-    /// server reported on this connection.
+    /// Epoch of this connection, from `NbdState::epoch_of`. If it differs from `NbdState::epoch`,
+    /// the connection is outdated, because the drive has grown.
     epoch: u32,
     generation: u32,
     answers: Answers,
@@ -64,7 +65,8 @@ pub(crate) struct NbdLink {
     /// Deadline after which requests fail if the server accepts connections but answers nothing.
     /// `None` once the server has answered a request of this queue, on this or another connection.
     pub(crate) fruitless: Option<Deadline<Native>>,
-    /// True if the receive being processed has acknowledged a write that still needs a flush.
+    /// True if the data just received have acknowledged a write that still needs a flush. Reset
+    /// after all of the data are processed.
     has_written: bool,
     since: Instant,
 }
@@ -80,7 +82,7 @@ pub(crate) struct LinkContext<'a> {
 
 #[derive(Default)]
 pub(crate) struct NextConnection {
-    /// Connection to use once the old one is closed.
+    /// New connection, to be used after the link has closed its current one.
     pub(crate) connected: Option<NegotiatedConnection>,
     /// True if a thread is making a connection because the drive has grown.
     is_asked_for: bool,
@@ -130,8 +132,8 @@ impl NbdLink {
     }
 
     fn is_outdated(&self, shared: &NbdState) -> bool {
-        // Acquire pairs with the Release in `revalidate`, which increments `epoch` before the block
-        // layer sends any request for the new size.
+        // Acquire pairs with the Release in `revalidate`. `revalidate` increments `epoch` before
+        // the block layer sends requests to sectors beyond the old size.
         self.epoch != shared.epoch.load(Ordering::Acquire)
     }
 
@@ -230,8 +232,9 @@ impl NbdLink {
             }
         };
         if std::mem::take(&mut self.has_written) && self.is_over(context.shared) {
-            // Another connection was lost, and `NbdState::end` may have checked for unflushed
-            // writes before this write was recorded. So the check is repeated.
+            // The received replies have acknowledged a write, and another connection was lost
+            // meanwhile. `NbdState::end` may have checked for unflushed writes before this write
+            // was recorded. So the check is repeated.
             context.shared.note_loss();
         }
         if let Err(why) = taken {
@@ -283,14 +286,14 @@ impl NbdLink {
                 }
                 Status::Ok
             }
-            // EPERM would become the status for a read-only drive. A read does not fail for that
-            // reason, so the status is an I/O error.
+            // `from_errno` turns EPERM into the status of a write to a read-only drive. A read
+            // cannot fail for this reason, so its status is an I/O error.
             Some(Errno::Eperm) if flight.request.command == Command::Read => Status::IoError,
             Some(errno) => Status::from_errno(errno.to_wire() as i32),
         };
         if flight.state == FlightState::Sending {
-            // The send operation may still use the request's memory, so the request completes
-            // later.
+            // The send operation may still use the request's memory. So the request completes only
+            // after the send operation has ended.
             flight.answered = Some(status);
             return;
         }
@@ -317,16 +320,16 @@ impl NbdLink {
         }
     }
 
-    /// Gives up this connection and all others that were made after the same loss (its generation).
-    /// The operations of these connections end soon after.
+    /// Gives up this connection and all other connections of its generation, that is, those made
+    /// after the same loss. The send and receive operations of these connections end soon after.
     pub(crate) fn lose(&mut self, shared: &NbdState, why: &str, cause: LossCause) {
         if self.state != LinkState::Up {
             return;
         }
         self.fall(shared);
         if !shared.end(self.generation, why, cause, Some(self.since)) {
-            // The loss of another connection came first. The earlier loss has already given up all
-            // connections, and was logged.
+            // Another connection was lost first. Its loss was logged, and has ended this
+            // connection, too.
             return;
         }
         let Some(short) = shared.logs_loss() else { return };
@@ -353,8 +356,8 @@ impl NbdLink {
     }
 
     pub(crate) fn advance(&mut self, context: &mut LinkContext<'_>) {
-        // `Deadline` extends itself by pauses of this process. To detect a pause, the deadline must
-        // be queried often, so each call queries it.
+        // A `Deadline` is extended by the time for which this process was suspended, but only if it
+        // is queried often. So each call queries the deadline.
         self.fruitless.as_mut().map(Deadline::left_ns);
         match self.state {
             LinkState::Up if self.is_over(context.shared) => self.follow(context),
@@ -448,13 +451,13 @@ impl NbdLink {
         let mut limit = Duration::from_nanos(limit);
         self.state = LinkState::Late;
         if context.shared.is_late() {
-            // A link of the drive has already used up the time limit for reconnecting, so requests
-            // of this link do not wait for that time again.
+            // Another link has already waited for the whole time limit for reconnecting. Requests
+            // of this link must not wait for the same time again.
             limit = Duration::ZERO;
         } else if limit.is_zero() {
             // The time limit is over: either no reconnecting thread could be started, or the server
-            // accepts every connection but answers nothing. The pending requests may crash the
-            // server, so they fail.
+            // accepts every connection but answers nothing. Perhaps a pending request crashes the
+            // server each time, so the pending requests fail.
             let why = self.redial.refusal();
             let why =
                 why.as_deref().unwrap_or("the server accepts connections but answers no request");
@@ -551,7 +554,7 @@ impl NbdLink {
         let (command, mut header) = (Command::Disc, [0; 32]);
         let request = Request { cookie: 0, flags: 0, command, offset: 0, length: 0 };
         let len = encode_request(&request, self.style, &mut header);
-        // A failed send does no harm, because closing the socket also tells the server.
+        // A failed send does no harm, because the server also notices that the socket is closed.
         let _ = send(socket, &header[..len], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 

@@ -16,8 +16,8 @@ use crate::common::pieces::PIECES_MAX;
 const REQUESTS_MAX: usize = 256;
 /// Maximum number of memory segments in one send, which is the kernel's limit.
 const IOV_MAX: usize = 1024;
-/// Payload in bytes after which a send takes no more requests, because the first requests are
-/// answered only after the whole send.
+/// Number of payload bytes after which a send operation takes no more requests. Requests complete
+/// only after the whole send operation, so a longer one would delay the first requests.
 const PAYLOAD_MAX: u64 = 1 << 20;
 
 pub(crate) struct RequestSender {
@@ -129,8 +129,9 @@ impl RequestSender {
             }
         };
         // SAFETY: headers, message and segment list belong to this `RequestSender`.
-        // `NbdLink` keeps the `RequestSender` until the send operation has ended. Payload is memory
-        // of requests, which complete only after the send has ended and `sent` has returned them.
+        // `NbdLink` keeps the `RequestSender` until the send operation has ended. The payload is in
+        // the memory of requests. A request completes only after the send operation has ended and
+        // `sent` has returned the request.
         unsafe { ring.push(op) };
     }
 

@@ -48,10 +48,10 @@ pub(crate) struct NbdQueue {
     size: QueueSize,
     ring: ThreadBound<Ring>,
     links: Vec<NbdLink>,
-    /// First an entry for each tag of this queue, then entries for requests that other queues send
-    /// over connections of this one.
+    /// Entries for the tags of this queue, followed by entries for requests that other queues send
+    /// over this queue's connections.
     flights: Vec<NbdFlight>,
-    /// Indices of the entries for requests of other queues that are unused.
+    /// Indices of the unused entries in `flights` for requests of other queues.
     free_guests: Vec<u32>,
     has_mail: Arc<AtomicBool>,
     mail: Vec<QueueMessage>,
@@ -66,8 +66,9 @@ pub(crate) struct NbdQueue {
 }
 
 // SAFETY: raw pointers lead to memory of requests in flight, whose bios are `Send`.
-// Pointers in the links lead to buffers that this queue owns. `ThreadBound` panics if any thread
-// but the one that created the ring uses the ring.
+// Raw pointers in the links lead to heap buffers that the links own, so moving the queue does not
+// invalidate them. The ring must stay on its thread: `ThreadBound` panics if another thread uses
+// it.
 unsafe impl Send for NbdQueue {}
 
 impl NbdQueue {
@@ -391,8 +392,8 @@ impl DriverQueue<Native> for NbdQueue {
                 self.expire(tag.0 as usize);
                 Expired::Abandon
             }
-            // The request waits for a connection, so the time limit for reconnecting applies
-            // instead of this timeout.
+            // The request waits for a connection, so the request timeout is extended. The time
+            // limit for reconnecting applies instead.
             FlightState::Waiting => Expired::Extend,
         }
     }
@@ -405,7 +406,7 @@ impl Drop for NbdQueue {
         }
         let NbdQueue { shared, links, .. } = &mut *self;
         links.iter_mut().for_each(|link| link.leave(shared));
-        // The reactor runs until the connections' operations have ended, for a limited time.
+        // Runs the reactor until the connections' operations have ended, but at most for `DRAIN`.
         let mut limit = Deadline::<Native>::after(DRAIN);
         while self.ring.is_here() && !self.ring.get().is_idle() && !limit.is_over() {
             if self.ring.get().turn(Wait::Until(now_ns() + DRAIN_TURN_NS)).is_err() {

@@ -103,7 +103,8 @@ impl ReconnectThread {
         let mut limit = Deadline::<Native>::after(patience.limit);
         while self.rest(wish, pause) {
             let dial = |it: &mut _| shared.target.dial_until(DialPurpose::Transmit, it);
-            // While I/O waits, an attempt must not take longer than the rest of the time limit.
+            // While I/O waits for the server, an attempt to connect must end within the rest of
+            // `patience.limit`.
             let time = match late || patience.limit.is_zero() {
                 true => ATTEMPT,
                 false => Duration::from_nanos(limit.left_ns()).clamp(PAUSE_MIN, ATTEMPT),
@@ -137,7 +138,8 @@ impl ReconnectThread {
         }
     }
 
-    /// Waits for `pause`. Returns false if the order to connect was cancelled meanwhile.
+    /// Waits for `pause`. Returns false if the reconnect with the serial number `wish` was
+    /// cancelled.
     fn rest(&self, wish: u64, pause: Duration) -> bool {
         let state = lock_unpoisoned(&self.state);
         let holds = |state: &mut ReconnectState| state.wish == wish;
@@ -157,8 +159,8 @@ impl ReconnectThread {
     }
 }
 
-/// Returns the outcome of a new connection, or `None` if the drive may not use it beside the open
-/// connections.
+/// Returns the outcome of a new connection. Returns `None` if the connection cannot be used while
+/// other connections are open, because the server does not support `multi-conn`.
 fn outcome(
     shared: &NbdState,
     connected: NegotiatedConnection,

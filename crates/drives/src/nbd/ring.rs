@@ -1,7 +1,7 @@
-//! `Ring`: a queue's list of completions on the reactor of its thread.
+//! `Ring`: gives a queue access to the reactor of its thread.
 //!
 //! The sending and receiving sides of the queue's connections push operations, each through its own
-//! `ConnectionRing`; the queue takes the completions.
+//! `ConnectionRing`. The queue takes the completions.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -38,8 +38,8 @@ impl Drop for Ring {
     }
 }
 
-/// Access of the sending or receiving side of a connection to the ring. Each side has one operation
-/// in flight at a time.
+/// Access to the ring for one side of a connection, sending or receiving. Each side has at most one
+/// operation in flight.
 pub(crate) struct ConnectionRing<'a> {
     pub(crate) ring: &'a Ring,
     pub(crate) fd: RawFd,

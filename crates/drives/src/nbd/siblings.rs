@@ -67,7 +67,7 @@ impl NbdRequest {
 pub(crate) struct ForwardedRequest {
     pub(crate) origin: RequestOrigin,
     pub(crate) request: NbdRequest,
-    /// Result, or `None` if the request must be sent, or sent again.
+    /// Result of the request. `None` if the server has not answered, so the request must be sent.
     pub(crate) status: Option<Status>,
     /// True if the connection that carried the request was given up because the server did not
     /// answer for too long.
@@ -77,15 +77,16 @@ pub(crate) struct ForwardedRequest {
 #[derive(Debug)]
 pub(crate) enum QueueMessage {
     GivenBack(ForwardedRequest),
-    /// The request with this `RequestOrigin::id` has timed out. The queue that has sent it to the
-    /// server closes its connection.
+    /// The request with this `RequestOrigin::id` has timed out. The queue that has sent the request
+    /// to the server must close the connection on which it was sent.
     Expired(u64),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionSharing {
-    /// The connection may be one of several, because the drive is read-only or a flush on one
-    /// connection covers the writes of all.
+    /// The connection may be open together with other connections. Either the drive is read-only,
+    /// or the export has `multi-conn`: a flush on one connection covers the writes of all
+    /// connections.
     WithOthers,
     /// The connection must be the only one, because the export has no `multi-conn`.
     Alone,
@@ -95,7 +96,7 @@ pub(crate) enum ConnectionSharing {
 pub(crate) struct SiblingQueues {
     /// Number of connections that are up, not counting those of earlier connection generations.
     up: AtomicUsize,
-    /// Number of connections that the open queues need.
+    /// Number of connections that all open queues have when every connection is up.
     all: AtomicUsize,
     pending: AtomicUsize,
     state: Mutex<SiblingState>,
@@ -106,8 +107,8 @@ struct SiblingState {
     queues: Vec<QueueState>,
     pending: VecDeque<ForwardedRequest>,
     last_id: u64,
-    /// Number of the current connection generation (connections made after the same loss). Only its
-    /// connections count in `up`.
+    /// Number of the current connection generation (connections made after the same loss). `up`
+    /// counts only connections of this generation.
     generation: u32,
     /// True if the open connection must remain the only one, because the export has no
     /// `multi-conn`.
@@ -261,9 +262,9 @@ impl SiblingQueues {
         self.pending.load(Ordering::Relaxed) > 0
     }
 
-    /// Forwards requests of a queue without a connection to the queues that have one: all requests
-    /// that the callback `next` returns until it returns `None`. The argument of `next` is the
-    /// `RequestOrigin::id` for its request.
+    /// Forwards requests of a queue without a connection to the queues that have a connection.
+    /// Calls `next` for one request after another, until `next` returns `None`. The argument of
+    /// `next` is the `RequestOrigin::id` that the request must have.
     pub(crate) fn forward(&self, mut next: impl FnMut(u64) -> Option<ForwardedRequest>) {
         let mut state = lock_unpoisoned(&self.state);
         while let Some(forwarded) = next(state.last_id + 1) {
@@ -283,8 +284,9 @@ impl SiblingQueues {
         Vec::from(own)
     }
 
-    /// Takes forwarded requests for the calling queue: those pending now, divided by the number of
-    /// queues with a connection and rounded up, but at most `most`.
+    /// Takes the calling queue's share of the forwarded requests that are pending. The share is the
+    /// number of these requests, divided by the number of queues with a connection and rounded up.
+    /// At most `most` requests are taken.
     pub(crate) fn take_share(&self, most: usize) -> Vec<ForwardedRequest> {
         let mut state = lock_unpoisoned(&self.state);
         let takers = state.queues.iter().filter(|one| one.up > 0).count().max(1);
@@ -306,9 +308,9 @@ impl SiblingQueues {
         queues.for_each(|(queue, _)| queue.wake());
     }
 
-    /// Handles the timeout of a forwarded request. Returns the request if no queue has taken it
-    /// yet. Otherwise sends [`QueueMessage::Expired`] to all queues, so that the queue that has
-    /// taken the request gets the message.
+    /// Handles the timeout of a forwarded request. If no queue has taken the request yet, returns
+    /// the request. Otherwise sends [`QueueMessage::Expired`] to all queues. Only the queue that
+    /// has taken the request acts on the message.
     pub(crate) fn expire(&self, id: u64) -> Option<ForwardedRequest> {
         let mut state = lock_unpoisoned(&self.state);
         if let Some(at) = state.pending.iter().position(|one| one.origin.id == id) {

@@ -18,7 +18,7 @@ pub(crate) struct ReconnectTrouble {
     said: Option<String>,
     limit: LogLimit,
     seen_up: usize,
-    /// Number of connections that were up at the last log line about missing connections.
+    /// Number of open connections in the last log line about missing connections.
     said_up: usize,
 }
 
@@ -43,8 +43,10 @@ impl ReconnectTrouble {
         }
     }
 
-    /// Returns a log line if some connections are missing and the number of those that are up
-    /// differs from the last such line. The number must be the same in two calls in a row.
+    /// Returns a log line about missing connections if all of these conditions hold:
+    /// - Some connections are up, others are missing, and the reason is known.
+    /// - The number of connections that are up is the same as in the previous call.
+    /// - The previous line reported a different number.
     pub(crate) fn missing(&mut self, (up, all): (usize, usize)) -> Option<String> {
         let was_so = std::mem::replace(&mut self.seen_up, up) == up;
         let is_new = self.said_up != up && up > 0 && up < all;

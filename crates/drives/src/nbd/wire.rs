@@ -156,8 +156,9 @@ impl CancellableSocket {
             };
             self.set_timeout(Some(slice.min(LOOK)))?;
             match attempt(&self.socket) {
-                // The call was interrupted, or timed out after the shorter of `slice` (a part of
-                // the time limit) and `LOOK`. The loop checks the time limit and `cancel` again.
+                // The call was interrupted, or its timeout is over: `LOOK` or `slice` (a part of
+                // the time limit), whichever is shorter. The loop checks the time limit and
+                // `cancel` again.
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 done => return Ok(done?),
             }

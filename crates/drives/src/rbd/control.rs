@@ -1,12 +1,15 @@
 //! `ControlThread`: a thread of each Ceph drive, for all calls that may wait for the cluster.
 //!
 //! The thread checks the image while the drive is open, answers queries about holes, and closes the
-//! image at the end. A check opens the image again by its id and compares it with the open one,
-//! because librbd returns wrong data otherwise: the current data of the image for a removed
-//! snapshot, zeroes for a removed image, and the parent's data for a clone that was flattened while
-//! it was open without a watch. The image is checked at every change that librbd reports, and every
-//! few seconds. Invariant: the thread keeps no reference to the image after
-//! `ControlThread::end_looks`, so closing the drive closes the image.
+//! image at the end. A check opens the image again by its id and compares it with the open image.
+//! The image is checked at every change that librbd reports, and every few seconds. Without checks,
+//! librbd would return wrong data in these cases:
+//! - If the snapshot is removed, reads return the current data of the image.
+//! - If the image is removed, reads return zeroes.
+//! - If a clone is flattened while it is open without a watch, reads return the parent's data.
+//!
+//! Invariant: the thread keeps no reference to the image after `ControlThread::end_looks`, so
+//! closing the drive closes the image.
 
 use std::io;
 use std::ops::Range;
@@ -21,27 +24,30 @@ use super::image::RbdImage;
 use super::{ImageFacts, RbdState};
 use crate::common::units::size_text;
 
-/// Interval between two checks of an image without a watch, of which librbd reports no changes.
+/// Interval between two checks of an image without a watch. librbd does not report changes of such
+/// an image.
 pub(crate) const UNWATCHED_PERIOD: Duration = Duration::from_secs(2);
 /// Interval between two checks of an image with a watch. librbd reports changes of such an image,
 /// but the watch may be lost.
 const WATCHED_PERIOD: Duration = Duration::from_secs(10);
-/// Maximum time that a client that has changed the image waits for this drive's check of it.
+/// Maximum wait after a change of the image. The client that has changed the image waits until this
+/// drive has checked the image, but not longer than this time.
 const UPDATE_PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum time that the closing of all drives together waits for clusters that do not answer.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
 /// Feature bit `RBD_FEATURE_EXCLUSIVE_LOCK`.
 pub(super) const EXCLUSIVE_LOCK: u64 = 1 << 2;
 
-/// Maximum time of the next [`wait_for_end`]: [`CLOSE_PATIENCE`], or zero if the last one ended
-/// without an answer of the cluster.
+/// Maximum time of the next call of [`wait_for_end`]. Zero if the cluster did not answer in time
+/// during the previous call; otherwise [`CLOSE_PATIENCE`].
 static PATIENCE: Mutex<Duration> = Mutex::new(CLOSE_PATIENCE);
 
 /// Byte ranges with data, in order; `None` if unknown.
 pub(super) type Data = Option<Vec<Range<u64>>>;
 
-/// Work for the control thread. The argument is the thread's reference to the drive's state. Work
-/// that replaces this reference by `Weak::new` ends the checks of the image.
+/// Function that the control thread executes. The argument is the control thread's reference to the
+/// drive's state. If the function sets the reference to `Weak::new()`, the thread no longer checks
+/// the image.
 pub(super) type ControlOrder = Box<dyn FnOnce(&mut Weak<RbdState>) + Send>;
 
 /// Sends an order to a control thread and returns the receiver of its answer. If the control thread
@@ -83,7 +89,8 @@ impl ControlThread {
         Ok(ControlThread { orders: sender, late: Mutex::default() })
     }
 
-    /// Orders a check of the image. The cluster may take any time to answer.
+    /// Asks the control thread to check the image. The receiver returns the image's size in bytes.
+    /// The cluster may take any time to answer.
     pub(super) fn look(&self) -> Receiver<Result<u64, Error>> {
         order(&self.orders, look)
     }
@@ -95,14 +102,14 @@ impl ControlThread {
     }
 }
 
-/// Waits for the end of an operation while a drive is closed, at most for the rest of
-/// `CLOSE_PATIENCE`.
+/// Waits until `ended` reports the end of an operation, while a drive is being closed. Waits for
+/// `PATIENCE` at most.
 pub(super) fn wait_for_end(ended: &Receiver<()>) {
     let patience = || lock_unpoisoned(&PATIENCE);
     let mut limit = Deadline::<Native>::after(*patience());
     let has_ended = limit.receive(ended).is_some();
-    // If `ended` reports an error before the time is up, the control thread has already ended. So
-    // the cluster counts as silent only if the wait has used up its time.
+    // If the control thread has ended, `ended` returns an error before the time is up. So only a
+    // wait that takes the whole time shows that the cluster does not answer.
     *patience() = match !has_ended && limit.is_over() {
         true => Duration::ZERO,
         false => CLOSE_PATIENCE,
@@ -152,9 +159,9 @@ fn gone_or(error: io::Error, what: &'static str) -> LookError {
 }
 
 impl RbdState {
-    /// Compares the image in the cluster with the open one. Returns its size in bytes. Returns an
-    /// error if the cluster does not answer, or if the image has changed so that the drive must not
-    /// continue.
+    /// Compares the image in the cluster with the open image. Returns the size in the cluster, in
+    /// bytes. Returns an error if the cluster does not answer, or if a change of the image makes
+    /// the drive unusable.
     fn look(&self) -> Result<u64, Error> {
         let error = |text: &str| Error::new(ErrorKind::System, format!("{}: {text}", self.name));
         if self.limit_bytes() == 0 {

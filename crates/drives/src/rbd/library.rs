@@ -1,9 +1,10 @@
-//! `LibraryFunctions`: librbd and librados, loaded when the first Ceph drive is opened.
+//! `LibraryFunctions`: the functions of librbd and librados. The libraries are loaded when the
+//! first Ceph drive is opened.
 //!
-//! Neither a build nor a program without a Ceph drive needs the libraries. The table is a plain
-//! struct of function pointers, so that tests can replace them. The libraries stay loaded, because
-//! their threads and callbacks outlive every drive. Invariant: the declarations match
-//! `rbd/librbd.h` and `rados/librados.h` of Ceph 16, which later versions keep.
+//! Only a program that opens a Ceph drive needs the libraries; a build does not need them. The
+//! table is a plain struct of function pointers, so that tests can replace the functions. The
+//! libraries stay loaded, because their threads and callbacks outlive every drive. Invariant: the
+//! declarations match `rbd/librbd.h` and `rados/librados.h` of Ceph 16, which later versions keep.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_void};

@@ -4,9 +4,9 @@
 //! librbd puts the result into the queue's inbox and wakes the I/O thread. librbd's own queue of
 //! completions (`rbd_set_image_notification`) is not used: an image handle has only one, and its
 //! eventfd is written for every completion. librbd cannot cancel I/O, so a request that has timed
-//! out keeps its memory until librbd completes it. A read must return all its bytes; a completion
-//! that does not belong to its tag is dropped. Invariant: memory and slots stay in place until
-//! every completion was taken; a queue that is dropped earlier leaks them.
+//! out keeps its memory until librbd completes it. A read that returns too few bytes fails. A
+//! completion is dropped if its tag is free or in use by another I/O. Invariant: memory and slots
+//! stay in place until every completion was taken; a queue that is dropped earlier leaks them.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -29,7 +29,8 @@ use crate::common::pieces;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct QueueOutcome {
     tag: u32,
-    /// Address of librbd's completion, which identifies this use of the tag.
+    /// Address of librbd's completion. If the tag was used again, the address shows that this
+    /// completion belongs to an earlier I/O.
     completion: usize,
     result: ssize_t,
 }
@@ -57,7 +58,8 @@ struct CompletionSlot {
     tag: u32,
 }
 
-/// Called by a thread of librbd when an I/O has ended. `slot` is the [`CompletionSlot`] of its tag.
+/// Called by a thread of librbd when an I/O has ended. `slot` is the [`CompletionSlot`] for the
+/// I/O's tag.
 ///
 /// # Safety
 /// `slot` must belong to an `RbdQueue` that has not taken this completion yet.

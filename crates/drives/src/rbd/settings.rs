@@ -82,7 +82,7 @@ pub struct ImageName {
 const FORM: &str = "write pool/image or pool/namespace/image, optionally followed by @snapshot";
 
 impl FromStr for ImageName {
-    /// The error has no details, because the only possible mistake is a wrong form.
+    /// The error has no details, because the only possible error is a text of the wrong form.
     type Err = ();
 
     fn from_str(text: &str) -> Result<ImageName, ()> {

@@ -100,7 +100,8 @@ impl Spec {
         self.value(key, byte_range, "write START-END in bytes, as in 1m-2m")
     }
 
-    /// Returns the first of these keys, separated by spaces, that the spec gives.
+    /// Returns the first key in `keys` that the spec contains. `keys` is a list separated by
+    /// spaces.
     pub(crate) fn first_of(&self, keys: &'static str) -> Option<&'static str> {
         keys.split(' ').find(|key| self.get(key).is_some())
     }

@@ -1,6 +1,6 @@
-//! Reports of the clients for operators, and disconnection of a client on request.
+//! Reports on the connected NBD clients for operators, and disconnects a client on request.
 //!
-//! Each I/O thread reports its own clients between two iterations of its event loop, so a report
+//! Each I/O thread reports on its own clients between two iterations of its event loop. So a report
 //! does not slow requests down.
 
 use std::sync::mpsc::{Receiver, Sender, channel};

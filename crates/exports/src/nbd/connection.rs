@@ -41,19 +41,21 @@ use super::tls::TlsSession;
 use crate::GroupMembership;
 use millrace_nbd::{Errno, Handshake, Reply, Request, RequestLimits, Session, TlsMode};
 
-/// Number of unread reply bytes from which the server delays its next receive until the client has
-/// read most replies. Requests accumulate during the delay, so that one receive takes several.
-/// client_timers.rs limits the delay, because a client may have to send before it reads.
+/// Minimum number of possibly unread reply bytes for which the server delays its next receive. The
+/// delay lasts until the client has read most replies. Meanwhile requests accumulate, so that one
+/// receive takes several. client_timers.rs limits the delay, because a client may have to send
+/// before it reads.
 const BACKLOG_BYTES: usize = 32 * 1024;
-/// Minimum number of unread replies for which the server delays its next receive. A client with
-/// fewer unread replies may send its next request only after it has read one, so no requests would
-/// accumulate during a delay.
+/// Minimum number of possibly unread replies for which the server delays its next receive. The
+/// delay lets requests accumulate. With fewer replies, none would accumulate: a client with few
+/// requests in flight often sends the next request only after it has read a reply.
 const BACKLOG_REPLIES: u32 = 8;
 /// Number of bytes of reads after which a connection starts no more reads in an iteration of the
 /// event loop. Read data are then still in the CPU cache when they are sent.
 const TURN_BYTES: usize = 256 * 1024;
-/// Number of unsent reply bytes above which the server takes no more requests of a connection.
-/// client_timers.rs limits this wait, because a client may have to send before it reads.
+/// Number of unsent reply bytes at which the server stops taking requests of a connection. After a
+/// short time, the server takes requests again (client_timers.rs), because a client may have to
+/// send before it reads.
 const UNSENT_BYTES: usize = 512 * 1024;
 
 /// Longest wait of a client for an export that is being opened, as a multiple of the handshake
@@ -84,8 +86,10 @@ pub(crate) struct Negotiation {
     /// Time, in nanoseconds, of the client's last request for an on-demand export, or of the answer
     /// to that request.
     pub(crate) asked_ns: Option<u64>,
-    /// Outcome of the negotiation, applied once all answers are sent: the session and its export,
-    /// or `Some(None)` if the client ended the negotiation.
+    /// Outcome of the negotiation, applied once all answers are sent:
+    /// - `None`: the negotiation continues.
+    /// - `Some(None)`: the client ended the negotiation.
+    /// - `Some(Some(..))`: the negotiated session and its export.
     pub(crate) then: Option<Option<(Session, Arc<Export>)>>,
     pub(crate) counted: Option<NegotiationCount>,
 }
@@ -110,8 +114,8 @@ impl Negotiation {
 pub(crate) struct IncomingPayload {
     /// ID of the write in the table of requests; `None` if the request was refused.
     pub(crate) ticket: Option<u32>,
-    /// Reply to a refused write, sent once its whole payload was received. A client may not expect
-    /// a reply before it has sent the whole request.
+    /// Reply to a refused write, sent after the whole payload was received. A client need not read
+    /// replies while it is still sending a request.
     pub(crate) refused: Option<RefusedRequest>,
     pub(crate) filled: u64,
     pub(crate) total: u64,
@@ -200,8 +204,8 @@ pub(crate) struct ClientHistory {
     /// True if the I/O thread will check the connection before the next iteration of its event
     /// loop.
     pub(crate) touched: bool,
-    /// True if a timer checks the socket for a disconnect, because no send or receive is
-    /// outstanding whose completion would report the disconnect.
+    /// True if a timer checks the socket for a disconnect. The timer is needed only while no send
+    /// or receive is outstanding, because a completion would report the disconnect.
     pub(crate) unwatched: bool,
     pub(crate) connected_ns: u64,
     pub(crate) requests: u64,
@@ -265,9 +269,9 @@ impl Connection {
         }
     }
 
-    /// Returns the extended time limit of the negotiation, or `None` if the limit is not extended.
-    /// The limit is extended while an export is being opened for the client, and for one timeout
-    /// afterwards.
+    /// Returns the extended deadline of the negotiation, or `None` if the deadline is not extended.
+    /// The deadline is extended while the server opens an export for the client. After the answer,
+    /// the client gets another `timeout_ns` nanoseconds.
     pub(crate) fn negotiates_until(&self, now_ns: u64, timeout_ns: u64) -> Option<u64> {
         let negotiation = self.negotiation.as_ref()?;
         let since_ns = negotiation.asked_ns?;
@@ -343,7 +347,8 @@ impl Connection {
         shut_down(self.fd);
     }
 
-    /// Discards received bytes, unless a receive into them is outstanding.
+    /// Discards received bytes, and a write whose payload is incomplete. Keeps both while a receive
+    /// is outstanding, because the kernel may still write to the buffers.
     pub(crate) fn abandon_input(&mut self, tickets: &mut Tickets, pool: &mut BufferPool) {
         self.stop_waiting(pool);
         if self.input.busy {

@@ -36,8 +36,10 @@ pub(crate) struct ServedVolume {
     pub(crate) ranges: RangeLocks,
     /// True once a client has used an export of the volume. The volume may then need a flush.
     was_used: AtomicBool,
-    /// Number of I/O threads that have opened the volume, plus number of clients that were granted
-    /// an on-demand export of it and whose I/O threads have not opened the volume yet.
+    /// Number of users of the volume:
+    /// - I/O threads that have opened the volume.
+    /// - Clients that were granted an on-demand export of the volume, until their I/O threads have
+    ///   opened the volume.
     users: AtomicU32,
 }
 
@@ -50,8 +52,9 @@ impl ServedVolume {
         self.was_used.load(Ordering::SeqCst)
     }
 
-    /// Counts a user. A granted client is counted until its I/O thread has opened the volume, so
-    /// the count does not drop to 0 in between.
+    /// Adds a user of the volume. A client that was granted an on-demand export counts as a user.
+    /// The client's I/O thread becomes a user when it opens the volume. Only then is the client no
+    /// longer a user, so the number of users does not drop to 0 in between.
     pub(crate) fn enter(&self) {
         self.users.fetch_add(1, Ordering::SeqCst);
     }
@@ -340,7 +343,7 @@ fn describe(config: &ExportConfig) -> Result<ExportInfo, Error> {
     })
 }
 
-/// Returns the flags of the commands that change a writable volume, besides writes.
+/// Returns the transmission flags for the discard and zeroing commands of a writable volume.
 fn change_flags(limits: &QueueLimits) -> TransmissionFlags {
     let mut flags = TransmissionFlags::new();
     if limits.max_discard_sectors > 0 {
@@ -348,7 +351,7 @@ fn change_flags(limits: &QueueLimits) -> TransmissionFlags {
     }
     if limits.max_write_zeroes_sectors > 0 {
         flags = flags.with(TransmissionFlags::WRITE_ZEROES);
-        // Only drives that can discard are certain to zero fast; others may write the zeroes.
+        // A drive that cannot discard may zero a range by writing zeroes, which is not fast.
         if limits.max_discard_sectors > 0 {
             flags = flags.with(TransmissionFlags::FAST_ZERO);
         }

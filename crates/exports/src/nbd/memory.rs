@@ -51,7 +51,8 @@ impl Zeroes {
     pub(crate) fn bio(&self, op: Op, sector: Sector, len_bytes: u32) -> Bio {
         assert!(len_bytes as usize <= ZERO_AREA_BYTES);
         // SAFETY: the mapping outlives every channel of the server.
-        // Only volumes whose drives never touch payload get this bio, so the area stays zero.
+        // Only volumes whose drives never touch payload get this bio, so the area of zeroes does
+        // not change.
         unsafe { Bio::foreign(op, sector, self.start(), len_bytes) }
     }
 }
@@ -80,8 +81,8 @@ impl PoolBuffer {
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.len()) }
     }
 
-    /// Returns a bio on the `len_bytes` bytes from `offset` on. The buffer must be kept until the
-    /// bio completes.
+    /// Returns a bio for `len_bytes` bytes of the buffer, starting at `offset`. The buffer must be
+    /// kept until the bio completes.
     #[inline]
     pub(crate) fn bio_at(&self, offset: usize, op: Op, sector: Sector, len_bytes: u32) -> Bio {
         assert!(offset + len_bytes as usize <= self.len());
@@ -230,8 +231,9 @@ impl BufferPool {
         self.idle_bytes_least = self.idle_bytes();
     }
 
-    /// Unmaps unused memory, so that other threads can use it. Keeps one region if the server
-    /// reserves memory for each connection, because the next request would map it again.
+    /// Unmaps unused memory. A limit applies to the mapped memory of all threads together, so other
+    /// threads can then map more. If the server reserves memory for each connection, one region
+    /// stays mapped, because the next request would map it again.
     pub(crate) fn trim_for_others(&mut self) {
         let kept_bytes = if self.budget.window_bytes > 0 { REGION_BYTES } else { 0 };
         self.unmap_idle(usize::MAX, kept_bytes);
@@ -281,9 +283,10 @@ fn lend(handle: &Handle, region: &Region) -> Option<(*mut u8, usize)> {
     if handle.fixed_buffer(start, len).is_some() {
         return Some((start, len));
     }
-    // The region is not registered: there is no io_uring, the ring's table is full, or the kernel
-    // refused. Taking the region back discards the refusal. Otherwise a drive on this ring would
-    // report it as a failure to register the drive's own memory.
+    // The ring did not register the region: there is no io_uring, the ring's table is full, or the
+    // kernel refused. If the kernel refused, the ring keeps the error until the region is taken
+    // back. A drive on this ring would report the error as a failure to register the drive's own
+    // memory.
     // SAFETY: no operation uses the new region.
     unsafe { handle.take_back(start, len) };
     None
@@ -291,9 +294,9 @@ fn lend(handle: &Handle, region: &Region) -> Option<(*mut u8, usize)> {
 
 impl Drop for BufferPool {
     fn drop(&mut self) {
-        // A pool with requests in flight is leaked and never dropped, so no drive uses this pool's
-        // memory now. The budget therefore counts all its regions under their size class, none as
-        // stuck.
+        // A pool with requests in flight is leaked and never dropped. So no drive uses the memory
+        // of a pool that is dropped, and no memory of the pool is counted as `STUCK` (in use by
+        // drives after a timeout).
         let arenas = self.arenas.iter().enumerate();
         arenas.for_each(|(class, arena)| self.budget.unmap(class, arena.mapped_bytes()));
     }

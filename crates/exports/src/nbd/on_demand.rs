@@ -89,8 +89,8 @@ pub(crate) enum OnDemandState {
         _alive: Arc<()>,
     },
     ExportSession(String, GrantedExport),
-    /// The client does not get the export of this name, for the given reason. Without a reason,
-    /// there is no such export.
+    /// Name of an export that the client does not get, and the reason. Without a reason, no such
+    /// export exists.
     Refused(String, Option<String>),
     Listed(Arc<Vec<String>>),
 }
@@ -121,8 +121,8 @@ impl ExportRequest {
         self.answer(OnDemandState::Refused(name, None));
     }
 
-    /// Sends the client the names of exports that can be opened on demand. Refuses a client that
-    /// asked for an export.
+    /// Sends the names of on-demand exports to a client that lists exports. If the client requested
+    /// a single export, refuses that export.
     pub fn list(mut self, names: Arc<Vec<String>>) {
         if self.wanted == RequestedExport::All {
             self.answer(OnDemandState::Listed(names));

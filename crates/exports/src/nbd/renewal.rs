@@ -20,7 +20,7 @@ use super::config::ListenConfig;
 
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Handle of the thread that checks the files. Dropping it tells the thread to end.
+/// Handle of the thread that checks certificate files. Dropping the handle tells the thread to end.
 pub(crate) struct CertificateWatcher {
     _stop: Sender<()>,
 }

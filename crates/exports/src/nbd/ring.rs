@@ -81,8 +81,8 @@ impl SocketRing {
         self.push(0, KIND_OTHER, Op::Cancel { source: self.source, user_data });
     }
 
-    /// Starts a receive into memory of connection `index`, which must stay valid until the event
-    /// `Received`.
+    /// Starts a receive into `room` on connection `index`. The memory must stay valid until the
+    /// event `Received`.
     pub(crate) fn receive(&self, index: usize, fd: RawFd, room: &mut [u8]) {
         let (buf, len) = (room.as_mut_ptr(), room.len() as u32);
         self.push(index, KIND_RECEIVE, Op::Recv { fd, buf, len });
@@ -92,7 +92,7 @@ impl SocketRing {
         self.push(index, KIND_RECEIVE, Op::RecvMsg { fd, msg, flags: 0 });
     }
 
-    /// Starts a send of bytes of connection `index`, which must stay valid until the event `Sent`.
+    /// Starts a send on connection `index`. The bytes must stay valid until the event `Sent`.
     pub(crate) fn send(&self, index: usize, fd: RawFd, bytes: &[u8]) {
         let (buf, len) = (bytes.as_ptr(), bytes.len() as u32);
         self.push(index, KIND_SEND, Op::Send { fd, buf, len, flags: 0 });
@@ -102,8 +102,8 @@ impl SocketRing {
         self.push(index, KIND_SEND, Op::SendMsg { fd, msg, flags: 0 });
     }
 
-    /// Asks for the event `Caught` once the peer of connection `index` has read most of the bytes
-    /// sent to it.
+    /// Starts a wait until the peer of connection `index` has read most of the bytes in the send
+    /// buffer. The event `Caught` ends the wait.
     pub(crate) fn catch_up(&self, index: usize, backlog: &SendBacklog) {
         self.push(index, KIND_CAUGHT, Op::PollIn { fd: backlog.0.as_raw_fd() });
     }
@@ -147,8 +147,8 @@ fn borrowed(fd: RawFd) -> BorrowedFd<'static> {
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-/// Returns true if the peer of a socket has closed the socket completely. A TCP peer counts only
-/// after a reset.
+/// Returns true if the peer has closed its socket completely. On TCP, returns true only after the
+/// connection was reset or has failed.
 pub(crate) fn is_gone(fd: RawFd) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(borrowed(fd), PollFlags::empty())];
     let found = poll(&mut fds, Some(&Timespec::default()));
@@ -169,7 +169,7 @@ pub(crate) fn process_of(fd: RawFd) -> Option<(i32, u32)> {
 
 pub(crate) fn piece_bytes(piece: &libc::iovec) -> &[u8] {
     // SAFETY: the batch keeps the memory of a segment until the segment is taken (replies.rs).
-    // Drives write to no buffer whose bytes are part of a reply.
+    // No drive writes to a buffer that is part of a reply.
     unsafe { std::slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) }
 }
 
@@ -198,8 +198,9 @@ pub(crate) fn set_tcp_options(fd: RawFd) {
     let _ = sockopt::set_tcp_keepcnt(fd, 6);
 }
 
-/// Enlarges the send buffer of a Unix socket, as far as the kernel allows. Then one wake-up of
-/// client and server serves several long replies. TCP sizes its own buffer.
+/// Enlarges the send buffer of a Unix socket, as far as the kernel allows. A larger buffer holds
+/// several long replies, so client and server wake each other less often. The kernel sizes the
+/// buffers of TCP sockets itself.
 pub(crate) fn set_send_buffer(fd: RawFd) {
     if sockopt::socket_domain(borrowed(fd)) == Ok(AddressFamily::UNIX) {
         let _ = sockopt::set_socket_send_buffer_size(borrowed(fd), SEND_BUFFER_BYTES);
@@ -240,8 +241,7 @@ mod tests {
         let room = |fd| sockopt::socket_send_buffer_size(borrowed(fd)).unwrap();
         let before = room(tcp.as_raw_fd());
         [unix.as_raw_fd(), tcp.as_raw_fd()].into_iter().for_each(set_send_buffer);
-        // The kernel may grant a smaller send buffer than was requested, and doubles the size that
-        // it grants.
+        // The kernel limits the requested size to `wmem_max`, and then doubles the size.
         let most = std::fs::read_to_string("/proc/sys/net/core/wmem_max").unwrap();
         let allowed = SEND_BUFFER_BYTES.min(most.trim().parse().unwrap());
         assert_eq!(room(unix.as_raw_fd()), 2 * allowed);

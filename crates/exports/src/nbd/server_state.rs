@@ -23,8 +23,9 @@ use crate::io_threads::FailedFlag;
 use crate::mailbox::{Mailbox, lock};
 use crate::stop::StopOrder;
 
-/// Number of client numbers per I/O thread: 1 to 1000 for thread 0, and so on. A thread with more
-/// clients also uses numbers of the next thread.
+/// Number of client numbers for each I/O thread. Thread 0 has the numbers 1 to 1000, thread 1 the
+/// numbers 1001 to 2000, and so on. A thread with more clients also uses numbers of the next
+/// thread.
 const CLIENTS_PER_THREAD: u16 = 1000;
 
 /// Returns the number of the client with this index on its I/O thread. The block layer counts the
@@ -151,8 +152,9 @@ pub(crate) struct ServerState {
     pub(crate) sockets: Mutex<Vec<Option<Listener>>>,
     pub(crate) mailboxes: Vec<Mailbox<ThreadMessage>>,
     pub(crate) published: Vec<PublishedCounters<{ ServerStats::COUNT }>>,
-    /// Number of events so far, such as freed memory, after which every thread must check its
-    /// connections. Each thread compares this number with the number that it saw last.
+    /// Count of changes that concern every I/O thread, such as freed memory or new exports. If the
+    /// count differs from the value that a thread saw last, the thread runs another iteration of
+    /// its event loop.
     pub(crate) changes: AtomicU64,
     pub(crate) ending: ShutdownState,
 }
@@ -203,8 +205,8 @@ impl ServerState {
         self.stall_timeout_ns.load(Ordering::SeqCst)
     }
 
-    /// Makes threads check their connections before they sleep. SeqCst: a thread that prepares to
-    /// sleep arms its doorbell first and then checks the counter.
+    /// Makes each I/O thread run another loop iteration before it sleeps. SeqCst: a thread that
+    /// prepares to sleep arms its doorbell first and then reads `changes`.
     pub(crate) fn note_change(&self) {
         self.changes.fetch_add(1, Ordering::SeqCst);
     }

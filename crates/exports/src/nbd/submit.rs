@@ -39,8 +39,8 @@ pub(crate) struct Submitter {
     /// True if a bio was submitted since the thread last polled for completions.
     pub(crate) fresh: bool,
     pub(crate) retry: Vec<usize>,
-    /// True if all threads must check their writes, because a waiting write got its range lock, or
-    /// because writes to a volume now need range locks.
+    /// True if all I/O threads must check the range locks: a waiting write was granted its lock, or
+    /// writes to a volume now need locks.
     pub(crate) ranges_changed: bool,
     zeroes: Arc<Zeroes>,
     thread: usize,

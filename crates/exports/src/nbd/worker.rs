@@ -1,12 +1,16 @@
-//! An I/O thread of the server: its connections, its channels, its loop.
+//! An I/O thread of the server: its connections, its channels and its event loop.
 //!
-//! One iteration of the loop: submit operations to the ring and reap completions; turn receives
-//! into requests and requests into bios; poll the channels; turn completed bios into replies; start
-//! one send and one receive for each connection concerned. Other threads communicate with an I/O
-//! thread only through [`ServerState`] and its doorbell.
+//! One iteration of the loop has these steps:
+//! - Submit operations to the ring and reap completions.
+//! - Turn received bytes into requests, and requests into bios.
+//! - Poll the channels, and turn completed bios into replies.
+//! - Start one send and one receive for each connection concerned.
 //!
-//! Invariant: at the end, channels, ring, connections and pool are dropped in this order. Memory
-//! that the kernel or a drive may still access then is leaked.
+//! Other threads communicate with an I/O thread only through [`ServerState`] and the thread's
+//! doorbell.
+//!
+//! Invariant: when the thread ends, the channels are dropped first, then the ring, then connections
+//! and pool. Memory that the kernel or a drive may still access is leaked.
 
 mod admission;
 pub(crate) mod client_timers;
@@ -439,9 +443,9 @@ impl Worker {
             }
             conn.touch(&mut self.core.touched);
         }
-        // `submitter.done` already contains requests whose next bio was rejected at once. The loop
-        // in `turn` answers these requests in its next pass, which follows each call of `submit`,
-        // even if the bio was rejected.
+        // `submitter.done` may already contain new entries, for requests whose next bio was
+        // rejected at once. The loop in `turn` answers these requests in its next pass. Each call
+        // of `submit` causes another pass, even if the bio was rejected.
         done.append(&mut self.core.submitter.done);
         self.core.submitter.done = done;
     }
@@ -491,7 +495,8 @@ impl Worker {
             }
         }
         if conn.in_flight > 0 {
-            // Requests that drives are processing stay, and free their memory when they complete.
+            // Drops only requests that no drive processes yet. All other requests stay in the
+            // request table, and their memory is freed when they complete.
             self.core.submitter.drop_waiting_of(conn.serial, &mut self.core.pool);
         }
         self.free.push(index);

@@ -34,7 +34,8 @@ use super::ring::{RingAreas, RingFeatures, RingParts};
 use crate::virtio::{ID_BYTES, feature};
 
 const CONFIG_MAX: usize = 256;
-/// Maximum delay of the reply to a removal of memory, while requests still use the memory.
+/// Maximum time for which the reply to a removal of guest memory is delayed while requests still
+/// use the memory.
 const REMOVAL_WAIT: Duration = Duration::from_secs(5);
 const REMINDER_AFTER: Duration = Duration::from_secs(5);
 
@@ -205,8 +206,8 @@ impl Device {
         }
     }
 
-    /// Stops serving these rings, and records the base of each (the index of its next request).
-    /// Returns false if the export stops meanwhile, so that a base stays unknown.
+    /// Stops serving these rings, and records the base of each ring (the index of its next
+    /// request). Returns false if the export stops meanwhile. Some bases are then unknown.
     fn stop(&mut self, rings: Range<u32>) -> bool {
         let mut answers = Vec::new();
         for index in rings {
@@ -376,8 +377,8 @@ impl Device {
 
     fn reset(&mut self) {
         self.stop_all();
-        // The inflight region may still list a request that broke its ring. The reset drops the
-        // request.
+        // The inflight region may still list an invalid request that put its queue out of service.
+        // The reset drops that request.
         if let Some(inflight) = &self.inflight {
             inflight.forget();
         }

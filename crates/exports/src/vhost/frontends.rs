@@ -1,7 +1,8 @@
-//! Reports of virtual machines for operators, and disconnection of a frontend on request.
+//! Reports on the connected frontends (virtual machines) for operators, and disconnects a frontend
+//! on request.
 //!
-//! An export has one frontend at a time. The frontend's number marks the export's I/Os in the block
-//! layer and in traces (tenant number).
+//! An export has one frontend at a time. The frontend's number is the tenant number that marks the
+//! export's I/Os in the block layer and in traces.
 
 use std::time::Duration;
 

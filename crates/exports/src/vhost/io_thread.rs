@@ -42,11 +42,12 @@ use crate::stop::StopOrder;
 pub(crate) use self::orders::ThreadOrder;
 
 const CHANNEL_DEPTH: u32 = 1024;
-/// Maximum number of requests that one loop iteration takes from each queue if drives answer at
-/// once. Then the guest can process these answers while the thread serves the next requests.
+/// Maximum number of requests that one loop iteration takes from each queue, if drives complete
+/// requests at once. With small batches, the guest can process the first answers while the thread
+/// serves the next requests.
 const AT_ONCE: u32 = 8;
-/// Maximum number of loop iterations without a sleep, after which the thread checks kicks, orders
-/// of the control thread, and counters.
+/// Number of loop iterations after which a thread that does not sleep checks kicks, orders of the
+/// control thread, and counters.
 const ROUNDS_MAX: u32 = 64;
 
 #[derive(Debug, Clone, Copy)]
@@ -132,11 +133,12 @@ struct ServedQueue {
 }
 
 struct PaceState {
-    /// True if requests may be held back so that more are submitted together: each submission costs
-    /// a system call, and `wait_max_ns` is not 0.
+    /// True if requests may be held back, so that more are submitted together. Holding back is
+    /// useful only if each submission costs a system call, and is disabled if `wait_max_ns` is 0.
     is_on: bool,
     pace: BatchPacer,
-    /// Time since which requests wait in the rings, in nanoseconds; 0 if none wait.
+    /// Time, in nanoseconds, at which the waiting requests were first seen in the rings; 0 if none
+    /// wait.
     since_ns: u64,
     waiting: u32,
 }
@@ -215,8 +217,8 @@ impl IoThread {
 
     #[inline]
     fn hold(&mut self, available: u32) -> bool {
-        // A guest that shares its CPU with this thread submits nothing while the thread runs. So
-        // holding requests back for more would be useless.
+        // If a guest shares its CPU with this thread, the guest cannot submit requests while the
+        // thread runs. So the thread would wait for more requests in vain.
         if !self.pace.is_on || self.idle.share.is_shared() {
             return false;
         }

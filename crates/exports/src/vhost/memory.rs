@@ -175,8 +175,8 @@ fn page_bytes(system: u64, block_bytes: u64) -> u64 {
     }
 }
 
-/// Returns the distance from the page boundary to the region, and the length of the mapping in
-/// bytes. The mapping has whole pages, unless the file ends before.
+/// Returns two lengths in bytes: from the page boundary before the region to the region, and of the
+/// whole mapping. The mapping has whole pages, unless the file ends within the last page.
 fn span((offset, len_bytes): (u64, u64), page: u64, file_bytes: u64) -> (u64, u64) {
     let lead = offset % page;
     let whole = (lead + len_bytes).next_multiple_of(page);
@@ -212,9 +212,9 @@ pub(crate) unsafe fn read_once(place: *const u8) -> [u64; 2] {
     {
         let [mut low, mut high] = read;
         // SAFETY: the assembly has no instruction.
-        // The compiler must assume that the empty assembly changes `low` and `high`. So it cannot
-        // read the guest's memory a second time instead of using them. Unlike `black_box`, the
-        // assembly leaves `low` and `high` in registers.
+        // The compiler must assume that the empty assembly changes `low` and `high`. So the
+        // compiler has to use these values, and cannot read the guest's memory a second time.
+        // Unlike `black_box`, the assembly leaves the values in registers.
         unsafe {
             std::arch::asm!("/* {0} {1} */", inout(reg) low, inout(reg) high,
                 options(nomem, nostack, preserves_flags));
@@ -290,14 +290,16 @@ impl GuestMemory {
         self.regions[..behind].last()?.find(guest)
     }
 
-    /// Translates a guest address of `len_bytes` contiguous bytes.
+    /// Returns the address in this process of `len_bytes` contiguous bytes at guest address
+    /// `guest`. Returns `None` if no region contains all these bytes.
     #[inline(always)]
     #[must_use]
     pub fn find(&self, guest: u64, len_bytes: u64) -> Option<*mut u8> {
         self.translate(guest).filter(|place| place.room_bytes >= len_bytes).map(|place| place.start)
     }
 
-    /// Translates an address of the frontend's process, of `len_bytes` contiguous bytes.
+    /// Returns the address in this process of `len_bytes` contiguous bytes at address `user` of the
+    /// frontend's process. Returns `None` if no region contains all these bytes.
     #[must_use]
     pub fn translate_user(&self, user: u64, len_bytes: u64) -> Option<*mut u8> {
         self.regions.iter().find_map(|region| {

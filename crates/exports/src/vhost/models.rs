@@ -1,6 +1,8 @@
-//! Helpers for the models of this directory: small scenarios of production code that must hold
-//! under every choice of the model checker within its bound. `cargo xtask models` runs them in
-//! release mode in a patched tree, where each model must find a bug that was added on purpose.
+//! Helpers for the models in this directory. A model is a small scenario of production code. The
+//! model checker runs a model with every order of steps up to a bound, and no run may fail.
+//!
+//! `cargo xtask models` runs the models in release mode in a patched tree. There each model must
+//! also find the bugs that were seeded for it.
 
 use millrace_checker::plant::{self, Plant};
 use millrace_checker::{Checked, CheckedThread, Explorer};
@@ -10,8 +12,8 @@ pub(super) fn spawn(body: impl FnOnce() + Send + 'static) -> CheckedThread {
     Checked::spawn("t", None, Box::new(body))
 }
 
-/// Checks that `body` holds within the bounds, and that it fails with each of the seeded bugs. Bugs
-/// can be seeded only in the patched tree of `cargo xtask models`.
+/// Checks that scenario `body` never fails within the bounds of `explorer`, and that it fails with
+/// each of the seeded bugs. Bugs can be seeded only in the patched tree of `cargo xtask models`.
 pub(super) fn holds_but_for(name: &str, explorer: Explorer, bugs: &[Plant], body: impl Fn()) {
     println!("{name}: {}", explorer.check(&body));
     for bug in bugs.iter().filter(|_| plant::HOOKS) {

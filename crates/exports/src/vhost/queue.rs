@@ -48,8 +48,8 @@ pub(crate) struct Queue {
     pub(crate) number: u16,
     pub(crate) enabled: bool,
     pub(crate) notifiers: QueueNotifiers,
-    /// Sender to the control thread, set while the queue is stopping. Once the queue is empty, the
-    /// thread sends the index of the ring's next request.
+    /// Channel to the control thread, set while the queue is stopping. Once the queue is empty, the
+    /// I/O thread sends the index of the ring's next request.
     pub(crate) stopping: Option<Sender<u16>>,
     pub(crate) broken: Option<String>,
     /// Counters of the queue. `in_flight` counts requests that were taken and not answered yet.
@@ -71,9 +71,11 @@ struct RequestTable {
     /// Data segments of the requests in flight, by first descriptor. Valid only for a request whose
     /// data are not contiguous.
     parts: Box<[Vec<Segment>]>,
-    /// First descriptors of requests whose answers are not published to the guest yet.
+    /// Answered requests that are not published to the guest yet. Each request is listed by its
+    /// first descriptor.
     batch: Vec<u16>,
-    /// First descriptors of requests left by an earlier process, to submit again.
+    /// Requests that an earlier process left unanswered, to submit again. Each request is listed by
+    /// its first descriptor.
     again: VecDeque<u16>,
 }
 
@@ -94,7 +96,8 @@ pub(crate) struct QueueParts {
     pub(crate) notifiers: QueueNotifiers,
     pub(crate) memory: Arc<GuestMemory>,
     pub(crate) inflight: Option<QueueInflight>,
-    /// First descriptors of requests left by an earlier process, to submit again in this order.
+    /// Requests that an earlier process left unanswered, to submit again in this order. Each
+    /// request is listed by its first descriptor.
     pub(crate) again: Vec<u16>,
     pub(crate) flags: Arc<DeviceFlags>,
 }
@@ -128,7 +131,8 @@ impl Queue {
         }
     }
 
-    /// Returns the index of the ring's next request, which the frontend gets when the ring stops.
+    /// Returns the base of the ring: the index of its next request. The frontend gets the base when
+    /// the ring stops.
     pub(crate) fn base(&self) -> u16 {
         self.ring.taken()
     }
@@ -213,8 +217,9 @@ impl Queue {
         let (mut count, mut has_room) = (0, true);
         let waiting = self.available();
         if let Some(WaitingBio { bio, since_ns }) = self.held.take() {
-            // The bio's waiting time counts as back pressure on its group: once for the bio, and
-            // once for each request that waits behind it.
+            // The time for which the bio waited counts as back pressure on its group. The time is
+            // multiplied by the number of waiting requests: the bio's request, and all requests
+            // behind it.
             let ns = Native::now().saturating_sub(since_ns);
             channel.count_back_pressure(self.flags.group, ns * u64::from(waiting));
             has_room = self.submit(bio, channel);

@@ -32,8 +32,7 @@ pub const SIZE_MAX: u16 = 1024;
 pub const PARTS_MAX: usize = SIZE_MAX as usize + 16;
 
 const INDICES: u32 = 1 << 16;
-/// Size in bytes of the indirect table of a request with one header, data and status descriptor
-/// each.
+/// Size in bytes of an indirect table with three descriptors: header, data and status.
 const PLAIN_TABLE_BYTES: u32 = 3 * DESCRIPTOR_BYTES as u32;
 
 #[derive(Debug, Clone, Copy)]
@@ -54,8 +53,8 @@ pub struct DescriptorChain {
     pub readable: usize,
     /// True if the chain has a buffer of length 0, which is not allowed.
     pub has_empty: bool,
-    /// True if there were more than [`PARTS_MAX`] segments. Only the last segment is then kept, for
-    /// the status byte, and only if it is writable.
+    /// True if the chain has more than [`PARTS_MAX`] segments. `parts` then has only the chain's
+    /// last segment, for the status byte. If the last segment is not writable, `parts` is empty.
     pub is_long: bool,
 }
 
@@ -179,9 +178,10 @@ pub struct RingParts<C = RingAreas> {
     pub size: u16,
     /// Negotiated features.
     pub features: RingFeatures,
-    /// Number of heads taken from the avail ring before, modulo 2^16.
+    /// Number of heads (first descriptors) already taken from the avail ring at the start, modulo
+    /// 2^16.
     pub taken: u16,
-    /// Number of heads put on the used ring before, modulo 2^16.
+    /// Number of heads (first descriptors) already put on the used ring at the start, modulo 2^16.
     pub used: u16,
 }
 
@@ -198,7 +198,7 @@ pub struct SplitRing<C = RingAreas> {
     seen: u16,
     /// Number of heads put on the used ring, modulo 2^16.
     used: u16,
-    /// Number of heads on the used ring that the guest sees, modulo 2^16.
+    /// Value of used.idx that was published to the guest last.
     published: u16,
 }
 
@@ -355,8 +355,8 @@ impl<C: RingWords> SplitRing<C> {
         }
     }
 
-    /// Requests a kick for the next head. Returns true if a head is available already, for which
-    /// the guest perhaps sends no kick.
+    /// Requests a kick for the next head. Returns true if a head is already available. The guest
+    /// may send no kick for that head.
     #[inline]
     pub fn request_kick(&mut self) -> bool {
         // Relaxed: the SeqCst fence orders the request for a kick before the load of avail.idx.

@@ -25,7 +25,7 @@ const GONE_NS: u64 = 200_000_000;
 /// Maximum number of retries, at intervals of 5 ms, after the system refused a test thread.
 const REFUSED_RETRIES: u32 = 30;
 
-/// A thread started with std, to be joined.
+/// Handle to join a thread that `std::thread` started.
 #[derive(Debug)]
 pub struct NativeThread(JoinHandle<()>);
 

@@ -70,7 +70,7 @@ impl ArenaBuffer {
 #[derive(Debug)]
 struct MappedRegion<T> {
     region: Region,
-    /// Free parts of the region. `None` if the region is a single buffer.
+    /// Unused parts of the region. `None` if the region is a single buffer.
     blocks: Option<FreeBlocks>,
     used: u16,
     note: T,
@@ -257,8 +257,8 @@ pub fn order_of(len_bytes: usize) -> Option<u8> {
     (order <= LONGEST + 1 && len_bytes <= order_bytes(order)).then_some(order)
 }
 
-/// Returns the length in bytes of a buffer of size class `order`: 4 KiB times 2 to the order, or 32
-/// MiB plus 256 KiB for the last order.
+/// Returns the length in bytes of a buffer of size class `order`. The length is `4 KiB << order`,
+/// except for the last order: 32 MiB plus 256 KiB.
 #[inline]
 #[must_use]
 pub const fn order_bytes(order: u8) -> usize {

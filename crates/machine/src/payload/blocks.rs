@@ -71,7 +71,8 @@ impl FreeBlocks {
         }
         for order in 0..WHOLE {
             for word in words(order) {
-                // Bits of left blocks that are free and whose buddy, the next bit, is free as well.
+                // Bits of free blocks that are the left half of a buddy pair and have a free right
+                // half. The bit of the right half is the next bit.
                 let mut pairs = self.free[word] & self.free[word] >> 1 & LEFT & bits(order);
                 self.free[word] &= !(pairs | pairs << 1);
                 while pairs != 0 {

@@ -31,10 +31,12 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps `len_bytes`, rounded up to whole pages. Requests huge pages from 2 MiB on.
+    /// Maps `len_bytes`, rounded up to whole pages. Requests huge pages if the length is 2 MiB or
+    /// more.
     ///
     /// # Errors
-    /// Returns the system's error if it has no address space, or there are too many mappings.
+    /// Returns the error of `mmap`. For example, the address space is used up, or the process has
+    /// too many mappings.
     pub fn map(len_bytes: usize) -> io::Result<Region> {
         let region = Region::map_with(len_bytes, 0)?;
         if region.len_bytes >= REGION_BYTES {
@@ -130,9 +132,10 @@ pub fn huge_bytes() -> io::Result<usize> {
     Ok(huge_in(&smaps, &advised))
 }
 
-/// Returns the sum, in bytes, of the huge pages of each mapping in `smaps` that contains the start
-/// of a region. The kernel merges two mappings only if huge pages were requested for both, so the
-/// sum covers no other memory.
+/// Returns how many bytes of the regions are in huge pages, according to `smaps`, the text of
+/// /proc/self/smaps. Adds up `AnonHugePages` of all mappings in which a region starts. The kernel
+/// merges two mappings only if huge pages were requested for both, so the sum covers no other
+/// memory.
 fn huge_in(smaps: &str, regions: &[(usize, usize)]) -> usize {
     let (mut sum, mut counts) = (0, false);
     for line in smaps.lines() {

@@ -43,8 +43,8 @@ impl Places {
         free
     }
 
-    /// Removes the data identities of closed drives, so that new drives may use the same data. The
-    /// indexes of closed drives are not reused.
+    /// Removes closed drives from the table of files and devices in use. New drives may then use
+    /// the same files and devices. A new drive does not get the index of a closed drive.
     pub(crate) fn forget(&mut self, is_closed: impl Fn(&str) -> bool) {
         let drives = &self.drives;
         self.users.retain(|_, users| {

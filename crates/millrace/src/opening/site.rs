@@ -1,8 +1,8 @@
-//! `OpenSite`: the state that all drives of a program share, which is the controllers, the groups,
-//! the tracer, and the records of where each drive keeps its data.
+//! `OpenSite`: the state that all drives of a program share.
 //!
-//! A server keeps its site, because drives that it opens later must not use the data of drives that
-//! are open already.
+//! The state consists of the controllers, the groups, the tracer, and records of where each drive
+//! keeps its data. A server keeps its `OpenSite` to open more drives later. These drives must not
+//! use the data of drives that are open already.
 
 use std::sync::Arc;
 
@@ -27,14 +27,16 @@ pub(crate) struct OpenSite {
     pub(crate) groups: Option<Arc<Groups<Native>>>,
     pub(crate) tracer: Option<Arc<Tracer<Native>>>,
     pub(crate) open: OpenOptions,
-    /// Driver of the next drive to open, if that driver is open already.
+    /// Driver for the next drive, if the driver is already open. If `None`, `OpenSite::open` opens
+    /// a driver for the next drive.
     pub(crate) driver: Option<Opened>,
     pub(crate) places: Places,
-    /// Number of drives opened so far, which is the minor number of the next one in traces.
+    /// Number of drives opened so far. In traces, this number is the minor number of the next
+    /// drive.
     pub(crate) opened: u32,
 }
 
-/// Disk of the block layer over an open drive, with remarks about the drive.
+/// Result of opening a drive: its disk in the block layer, and texts for the user about the drive.
 pub(crate) struct OpenedDisk {
     pub(crate) disk: Arc<Disk<Native>>,
     pub(crate) notes: Vec<String>,

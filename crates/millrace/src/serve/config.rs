@@ -72,13 +72,14 @@ pub struct ExportConfig {
     pub on_demand: Option<OnDemand>,
 }
 
-/// Kind of an export on demand: a directory, or an open file of a directory.
+/// Kind of an export that NBD opens on demand: a directory of files, or one file that was opened
+/// from a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OnDemand {
     /// The export stands for the files of a directory, and has no volume itself.
     Directory(ExportDirectory),
-    /// The export is an open file of a directory. The value is the name of the directory's export.
-    /// Only a running server makes such exports, when a client requests a file.
+    /// The export is one file of a directory. A running server makes such an export when a client
+    /// requests the file. The field is the name of the directory's export.
     File(String),
 }
 
@@ -124,7 +125,8 @@ impl ExportConfig {
         }
     }
 
-    /// Returns true if the export is an open file of a directory.
+    /// Returns true if the export is a single file that the server opened on demand from a
+    /// directory.
     #[must_use]
     pub fn is_open_file(&self) -> bool {
         matches!(self.on_demand, Some(OnDemand::File(_)))
@@ -309,8 +311,8 @@ impl ServeConfig {
     pub fn validate(&self) -> Result<(), StartError> {
         let volumes: HashSet<&str> = self.volumes.iter().map(|one| one.name.as_str()).collect();
         let groups: HashSet<&str> = self.groups.iter().map(|one| one.name.as_str()).collect();
-        // Maps each pair of a group's name and a value of `group_each` to the first export with
-        // that pair. All exports of a group must have the same `group_each`.
+        // Maps each combination of a group name and `group_each` to the first export that has it.
+        // If two exports of a group differ in `group_each`, the map shows it. This is an error.
         let mut first_of = HashMap::new();
         for export in &self.exports {
             first_of.entry((export.group_name(), export.group_each)).or_insert(export);
@@ -394,7 +396,8 @@ impl ServeConfig {
     /// Checks that the directories of all exports exist.
     ///
     /// # Errors
-    /// Returns the first directory that does not exist, with its part of the configuration.
+    /// Returns an error for the first directory that does not exist. The error has the index of the
+    /// export.
     pub fn check_directories(&self) -> Result<(), StartError> {
         for (number, export) in self.exports.iter().enumerate() {
             if let Some(directory) = export.directory() {

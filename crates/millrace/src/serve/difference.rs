@@ -41,9 +41,10 @@ pub struct ConfigDifference {
     pub added_listeners: Vec<Listen>,
     /// NBD addresses to remove.
     pub removed_listeners: Vec<Listen>,
-    /// NBD addresses whose TLS changes, for clients that connect later.
+    /// NBD addresses with changed TLS settings. The new settings apply to clients that connect
+    /// later.
     pub changed_listeners: Vec<Listen>,
-    /// Names of storage controllers (tags shared by several drives) to add.
+    /// Names of storage controllers to add. All drives of a storage controller share its tags.
     pub added_controllers: Vec<String>,
     /// Names of storage controllers to remove.
     pub removed_controllers: Vec<String>,
@@ -56,12 +57,12 @@ pub struct ConfigDifference {
 #[non_exhaustive]
 #[allow(missing_docs)] // The messages explain the fields.
 pub enum ReloadRefusal {
-    /// Clients use an export to be removed, and [`ReloadOptions::disconnect`] is not set.
+    /// The reload removes an export that clients use, and [`ReloadOptions::disconnect`] is not set.
     ///
     /// [`ReloadOptions::disconnect`]: crate::ReloadOptions::disconnect
     #[error("export {export} is in use by {clients}")]
     ExportInUse { export: String, clients: String },
-    /// A client of an export that stays is in a group to be removed.
+    /// The reload removes the group of a client, but not the export that the client uses.
     #[error(
         "group {group} is in use by client {client} of export {export}; disconnect that client \
          first"
@@ -75,10 +76,11 @@ pub enum ReloadRefusal {
         "volume {volume}: {bytes} bytes are in its cache only, because drive {drives} fails to write them"
     )]
     Unwritten { volume: String, bytes: u64, drives: String },
-    /// A setting of [`ServerConfig`] differs.
+    /// The reload changes a setting of [`ServerConfig`], which is possible only at the start of a
+    /// server.
     #[error("{0} of the server cannot change while it runs")]
     ServerSetting(&'static str),
-    /// Another change that a running server cannot make, or a volume that cannot be flushed.
+    /// Any other reason, as a text for the user. For example, a volume cannot be flushed.
     #[error("{0}")]
     Other(String),
 }

@@ -41,7 +41,8 @@ impl FoundFile {
 pub(super) struct FileList {
     /// Sorted names of the files that can be exports.
     pub(super) names: Vec<String>,
-    /// Number of other entries: directories, devices, and names that are not UTF-8.
+    /// Number of directory entries that cannot be exports: directories, devices, and files with
+    /// names that are not UTF-8.
     pub(super) skipped: usize,
 }
 

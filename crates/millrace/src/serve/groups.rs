@@ -55,8 +55,9 @@ impl ServedGroups {
         }
     }
 
-    /// Returns the name by which the configuration lists a client's group. Child groups of a single
-    /// client are not listed; their parent's name is returned.
+    /// Returns the name by which the configuration lists the group of a client. A child group that
+    /// was made for a single client is not listed. For such a group, returns the name of its
+    /// parent.
     pub(super) fn configured_name(&self, group: GroupId) -> String {
         let Some(config) = self.groups.config(group) else { return String::new() };
         let above = config.parent.filter(|parent| self.seats_of(*parent).is_some());
@@ -69,8 +70,9 @@ impl ServedGroups {
         self.groups.close(group)
     }
 
-    /// After a reload with the result `now`, closes the groups of clients that have left, if their
-    /// parent group no longer has a group for each client.
+    /// Closes child groups of clients that have left, after a reload. `self` has the groups before
+    /// the reload, and `now` the groups after it. A child group stays open if its parent still
+    /// gives each client a child group (`group_each`).
     pub(super) fn close_left(&self, now: &ServedGroups) {
         for seats in self.seats.iter().filter(|seats| now.seats_of(seats.group()).is_none()) {
             let left = self.children(seats.group()).filter(|child| seats.is_left(*child));
@@ -135,8 +137,8 @@ impl ServedGroups {
         Ok(found.unwrap_or_else(|| GroupConfig::new(name)))
     }
 
-    /// Changes the settings of a group. New settings apply from each thread's next batch on, and
-    /// within 20 ms to waiting I/O.
+    /// Changes the settings of a group. Each thread applies the new settings from its next batch
+    /// on. For I/O that is waiting already, the new settings apply within 20 ms.
     ///
     /// # Errors
     /// Returns `InvalidSetting` if there is no such group or a setting is out of range. In that

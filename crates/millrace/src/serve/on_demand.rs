@@ -1,13 +1,15 @@
-//! Serves files of directories on demand: opens a file that a client requests, and closes it later.
+//! Serves files of directories on demand: opens a file when a client requests it, and closes it
+//! later.
 //!
-//! A file becomes a volume, drive and export named `DIRECTORY/FILE`, like those of the
-//! configuration. A file system may never answer (a dead NFS server), so all file access is in
-//! tasks ([`FileTask`], [`ClosingFile`]), which the program runs on a thread that holds no lock or
+//! Each open file has a volume, a drive and an export named `DIRECTORY/FILE`, like those in the
+//! configuration. If the requested file is open already, the client gets its export at once.
+//!
+//! A file system may never answer, for example if an NFS server is down. So all file access is in
+//! tasks ([`FileTask`], [`ClosingFile`]). The program runs a task on a thread that holds no lock or
 //! resource of the server. [`Server::answer`] and [`Server::unused_files`] create the tasks;
-//! [`Server::finish`] and [`Server::close`] end them. A client that requests an open file gets it
-//! at once.
+//! [`Server::finish`] and [`Server::close`] end them.
 //!
-//! Invariant: clients get an export on demand only through this module, so an unused export stays
+//! Invariant: clients get an export on demand only through this module. So an unused export stays
 //! unused while it is being closed. Tasks of one directory run one after another.
 
 use std::collections::{HashMap, HashSet};
@@ -220,8 +222,8 @@ impl ClosingFile {
         self.name.split('/').next().unwrap_or_default()
     }
 
-    /// Flushes the volume of the file that is about to be closed. Blocks until the file's file
-    /// system answers.
+    /// Flushes the volume of a file that is about to be closed. May block for a long time if the
+    /// file system does not answer.
     pub fn flush(&mut self) {
         self.flushed = flush_and_wait(&self.volume, self.reactor);
     }
@@ -333,8 +335,8 @@ impl Server {
             }
             let since = *file.unused_since.get_or_insert(now);
             let volume = self.opened.volume(name).cloned();
-            // A client that lists exports queries each file but uses none. A file that was only
-            // queried is closed at once.
+            // A file that clients have only queried is closed at once. A client that lists the
+            // exports may query every file and then use no file.
             let is_over = now - since >= file.close_after || !server.was_used_on_demand(name);
             if is_over && let Ok(volume) = volume {
                 file.is_closing = true;
@@ -345,7 +347,8 @@ impl Server {
         unused
     }
 
-    /// Closes a flushed file, unless a client has opened it since or the flush has failed.
+    /// Closes a file after its flush. If the flush has failed, or if a client uses the file again,
+    /// the file stays open.
     pub fn close(&mut self, closing: ClosingFile) -> FileChanges {
         let mut changes = FileChanges::default();
         let ClosingFile { name, volume, flushed, .. } = closing;

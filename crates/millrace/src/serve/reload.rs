@@ -87,8 +87,9 @@ struct ReloadPlan<'a> {
     options: &'a ReloadOptions<'a>,
 }
 
-/// Numbers of hardware queues on each drive of a volume; each I/O thread has one queue. The NBD
-/// threads have the first `nbd` queues, and threads for virtual machines have the rest up to `all`.
+/// Number of hardware queues on each drive of a volume; each I/O thread has one queue. The first
+/// `nbd` queues belong to the NBD threads. Queues from `nbd` to `all - 1` belong to threads that
+/// serve virtual machines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct VolumeQueues {
     nbd: u16,

@@ -27,7 +27,8 @@ pub struct Servers {
     pub(super) nbd: Option<nbd::Server>,
     pub(super) vhost: VhostServer,
     guests: Vec<RunningGuests>,
-    /// Indexes in the configuration: of the NBD exports, and of the vhost-user-blk exports.
+    /// Indexes of exports in the configuration. The first list is for NBD exports, the second list
+    /// for vhost-user-blk exports.
     places: [Vec<usize>; 2],
     exports: usize,
     pub(super) groups: ServedGroups,
@@ -187,8 +188,9 @@ impl Servers {
         for export in config.exports.iter().filter(|export| export.guests.is_some()) {
             let volume = opened.volume(&export.volume)?;
             let same = guests.iter().filter(|one| one.export.volume == export.volume);
-            // Each thread has its own hardware queue on each drive of the volume, after NBD's
-            // queues.
+            // Each thread needs its own hardware queue on each drive of the volume. The first
+            // queues belong to the NBD threads, the next ones to the threads of earlier exports of
+            // the volume.
             let before: u16 = same.map(|one| one.threads.len() as u16).sum();
             let first = config.nbd_threads() + before;
             let running = RunningGuests::new(export, first, guests.len() as u16);
@@ -270,8 +272,9 @@ impl Servers {
         Ok(())
     }
 
-    /// Finds a range within `queues` that no other export uses, with a queue for each I/O thread of
-    /// the export. Returns the first queue.
+    /// Finds consecutive hardware queues in `queues` that no other export uses, one for each I/O
+    /// thread of `export`. Returns the number of the first queue, or `None` if there are not enough
+    /// queues.
     pub(super) fn free_queues(&self, export: &ExportConfig, queues: Range<u16>) -> Option<u16> {
         let count = export.guest_threads();
         let is_free = |first: u16| {
@@ -358,8 +361,9 @@ pub(super) fn nbd_export(
 }
 
 impl RunningGuests {
-    /// Creates the entry of an export whose I/O threads own the hardware queues from `first` on.
-    /// `started` is the number of exports to virtual machines started before.
+    /// Creates the entry of an export. `first` is the first hardware queue that the export's I/O
+    /// threads own. `started` is the number of exports to virtual machines that were started before
+    /// this export.
     fn new(export: &ExportConfig, first: u16, started: u16) -> RunningGuests {
         let threads = first..first + export.guest_threads();
         let tenant = VHOST_TENANTS.wrapping_add(started);

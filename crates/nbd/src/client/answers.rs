@@ -63,7 +63,7 @@ pub enum Answer {
     },
 }
 
-/// Payload of a read that must be received next.
+/// Payload bytes of a read that the caller must receive next from the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Payload {
     /// Index of the read request, as passed to [`Answers::expect`].
@@ -107,15 +107,15 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Creates an empty table with room for `depth` requests, for a connection with this reply
-    /// style.
+    /// Creates an empty table with room for `depth` requests. `style` is the reply style of the
+    /// connection.
     #[must_use]
     pub fn new(style: ReplyStyle, depth: u32) -> Answers {
         let expected = vec![None; depth as usize].into_boxed_slice();
         Answers { style, expected, number: 0, in_flight: 0, newest: 0, payload: None, ending: None }
     }
 
-    /// Empties the table for a new connection with this reply style.
+    /// Empties the table for a new connection. `style` is the reply style of the connection.
     pub fn reset(&mut self, style: ReplyStyle) {
         self.expected.fill(None);
         (self.style, self.in_flight, self.payload, self.ending) = (style, 0, None, None);
@@ -285,7 +285,8 @@ impl ReceivedPieces {
     }
 
     fn add(&mut self, start: u64, end: u64) -> PieceInsert {
-        // Finds the first received piece of the read that ends after `start`.
+        // Index of the first piece that ends after `start`. A piece is a part of the read's payload
+        // that was received already.
         let known = &self.list[..self.len];
         let place = known.iter().position(|piece| piece.1 > start).unwrap_or(self.len);
         if place < self.len && self.list[place].0 < end {

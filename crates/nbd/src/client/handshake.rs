@@ -151,9 +151,9 @@ impl ClientHandshake {
         self
     }
 
-    /// Returns the error of a refused export while the client still waits for the server's list of
-    /// exports, which the error text would show. Callers need this error if the server closes the
-    /// connection instead of sending the list.
+    /// Returns the error of a refused export, if the client still waits for the server's list of
+    /// exports. The client requests the list to show it in the error text. Callers need this error
+    /// if the server closes the connection instead of sending the list.
     #[must_use]
     pub fn refusal(&self) -> Option<ProtocolError> {
         (self.state == ClientState::List).then(|| self.no_export())
@@ -191,8 +191,8 @@ impl ClientHandshake {
                     return Ok((used, ClientProgress::StartTls));
                 }
                 ClientState::Securing => {
-                    // A server that has agreed to TLS must send nothing in plaintext, so these
-                    // bytes may come from an attacker.
+                    // A server that has agreed to TLS must send nothing more in plaintext. Bytes
+                    // that arrive before the TLS handshake may come from an attacker.
                     let what = "number of bytes that the server sent before TLS started";
                     return Err(ProtocolError::BadField { what, value: rest.len() as u64 });
                 }

@@ -97,7 +97,8 @@ fn accept(fd: RawFd) -> i32 {
     sys::result_of(returned as isize)
 }
 
-/// Returns the descriptor and the number of bytes to move of a `MSG_WAITALL` operation.
+/// Returns the descriptor of a `MSG_WAITALL` operation, and the number of bytes that it must move.
+/// Returns `None` for other operations.
 fn wants_all(op: &Op) -> Option<(RawFd, usize)> {
     let (fd, msg, flags) = match *op {
         Op::Send { fd, len, flags, .. } => {

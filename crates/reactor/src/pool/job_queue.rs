@@ -25,7 +25,7 @@ struct JobLane {
     /// True if the lane (a drive's job queue) is closed. The lane is freed after its last job.
     retired: bool,
     reserved: bool,
-    /// Time, in nanoseconds, since which the drive has had waiting jobs but no running one.
+    /// Time, in nanoseconds, at which the drive began to have waiting jobs but no running job.
     starved_since_ns: u64,
     listed: Option<LaneTurn>,
 }
@@ -216,8 +216,8 @@ impl JobQueue {
         self.first_lane(shared)
     }
 
-    /// Returns the job queue (lane) of the drive to serve next. While `shared` or more jobs are
-    /// running, only a drive without a running job qualifies.
+    /// Returns the lane (the queued jobs of one drive) to serve next. If the number of running jobs
+    /// has reached `shared`, only a lane without running jobs qualifies.
     fn first_lane(&self, shared: usize) -> Option<u32> {
         let (running, _, lane) = *self.ready.first()?;
         (running == 0 || self.busy < shared).then_some(lane)
@@ -263,8 +263,8 @@ impl JobQueue {
         ThreadCall::New
     }
 
-    /// Returns true if there is work for an idle thread, and no woken or new thread is coming
-    /// already.
+    /// Returns true if an idle thread should be woken for a waiting job. Returns false while
+    /// another woken or new thread is about to take a job.
     fn can_wake(&self) -> bool {
         self.coming == 0 && self.idle > 0 && self.next_lane().is_some()
     }

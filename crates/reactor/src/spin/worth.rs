@@ -11,17 +11,21 @@
 //! single window may be lucky on a busy CPU. The trial is repeated after a while, or soon if a
 //! window moves twice or half as many bytes as the windows of the last trial.
 
-/// A measuring window ends once it has lasted for this time and had this number of waits.
+/// Minimum duration of a measuring window, in nanoseconds. A window also has at least
+/// `WINDOW_WAITS` waits.
 const WINDOW_NS: u64 = 2_000_000;
 const WINDOW_WAITS: u32 = 32;
 /// Number of measuring windows (intervals of time) in a trial. Windows with spins and without spins
 /// alternate; two successive windows form a pair.
 const TRIAL: u32 = 12;
-/// Number of window pairs, out of the six in a trial, that spinning must win so that the thread
-/// spins afterwards: 5 if the thread did not spin before the trial, 4 if it did.
+/// Minimum number of window pairs that spinning must win in a trial of six pairs. A pair is a
+/// measuring window with spins and a window without spins. Spinning wins a pair if its byte rate is
+/// higher by at least the factor `MORE`. The first value applies if the thread did not spin before
+/// the trial, the second value if it did.
 const WINS: [u32; 2] = [5, 4];
-/// Number of measuring windows from one trial to the next. If the byte rate doubles or halves in
-/// between, the next trial begins after at most `HOLD_CHANGED` more windows.
+/// Number of measuring windows between two trials. The byte rate may double or halve compared with
+/// the last trial. In that case, the next trial begins after at most `HOLD_CHANGED` further
+/// windows.
 const HOLD: u32 = 256;
 const HOLD_CHANGED: u32 = 16;
 /// Minimum ratio of the byte rate with spins to the byte rate without: 9 / 8.
@@ -39,8 +43,8 @@ impl ByteRate {
         self.ns += other.ns;
     }
 
-    /// Returns true if this byte rate is at least `times[0] / times[1]` times the byte rate
-    /// `other`.
+    /// Returns true if the byte rate `self`, multiplied by `times[1]`, is at least `other`,
+    /// multiplied by `times[0]`.
     fn is_at_least(self, times: [u128; 2], other: ByteRate) -> bool {
         let cross = |one: ByteRate, ns: u64| u128::from(one.bytes) * u128::from(ns);
         cross(self, other.ns) * times[1] >= cross(other, self.ns) * times[0]
@@ -59,14 +63,14 @@ struct TrialWindow {
 pub(super) struct SpinTrial {
     pub(super) spins: bool,
     window: TrialWindow,
-    /// Number of measuring windows finished in the current trial; [`TRIAL`] while no trial is in
-    /// progress.
+    /// Number of measuring windows that the current trial has finished, or [`TRIAL`] if no trial is
+    /// in progress.
     trial: u32,
-    /// Bytes and time of the current or last trial: summed over the measuring windows without
-    /// spins, and summed over the measuring windows with spins.
+    /// Bytes and time of the current or last trial, each summed over its measuring windows. The
+    /// first element is for windows without spins, the second element for windows with spins.
     found: [ByteRate; 2],
-    /// Byte rate of the last measuring window with spins. `wins` is the number of window pairs of
-    /// this trial in which spinning had the higher byte rate.
+    /// Byte rate of the last measuring window with spins. The next window has no spins and is
+    /// compared with it. `wins` is the number of comparisons in this trial that spinning won.
     spun: ByteRate,
     wins: u32,
     /// Result of the last trial: true if spinning improved throughput.

@@ -189,9 +189,10 @@ pub(super) struct DropCounts {
 }
 
 impl DropCounts {
-    /// Takes the number of events that a thread's ring dropped, and returns the number to report.
-    /// `events` may include drops from before this recording, so the result is limited to the
-    /// recording's drops that are not reported yet.
+    /// Returns the number of dropped events to report, and counts them as reported. `events` is the
+    /// number of events that a thread's ring dropped. Some of these events may be from before the
+    /// recording. So the result is limited to the number of dropped events of this recording that
+    /// were not reported yet.
     pub(super) fn take(&mut self, events: u32) -> u32 {
         let events = u64::from(events).min(self.all - self.told);
         self.told += events;

@@ -71,8 +71,8 @@ impl IncomingBuffer {
         let before = self.shown;
         self.shown = self.end;
         if self.next <= before {
-            // An incomplete header is also passed to rustls, because the bytes may not be TLS at
-            // all.
+            // An incomplete record header is also passed to rustls. A peer without TLS may send so
+            // few bytes, and rustls must see them.
             let [_, _, _, high, low, ..] = self.buffer[self.next..self.end] else {
                 return self.shown > before;
             };

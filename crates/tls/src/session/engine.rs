@@ -1,9 +1,12 @@
-//! Runs rustls's state machine, until TLS 1.3 records are handled without rustls.
+//! Runs rustls's state machine. After a TLS 1.3 handshake, the record layer of this crate replaces
+//! rustls.
 //!
-//! Invariants: each call passes the unconsumed ciphertext to rustls again, because rustls keeps
-//! positions in that ciphertext between calls. More ciphertext is added one record at a time.
-//! rustls never sees bytes after the end of a TLS 1.3 handshake, because rustls would delay its
-//! reply to a key update until its next record.
+//! Invariants:
+//! - Each call passes all unconsumed ciphertext to rustls again, because rustls stores positions in
+//!   that ciphertext between calls.
+//! - More ciphertext is added one record at a time. So rustls never sees bytes after the end of a
+//!   TLS 1.3 handshake. If these bytes contained a key update, rustls would delay the reply until
+//!   rustls sends its next record.
 
 use std::sync::Arc;
 
@@ -138,7 +141,8 @@ impl Engine {
         turn
     }
 
-    /// Returns the state of rustls, while rustls handles the session.
+    /// Returns the connection state of rustls. Returns `None` if the record layer has replaced
+    /// rustls, or the session was stopped.
     fn rustls(&self) -> Option<&CommonState> {
         match self {
             Engine::Server(one) => Some(one),
@@ -170,11 +174,13 @@ impl Engine {
         };
     }
 
-    /// Returns rustls's messages to the peer after an error. Only one call is allowed: a second
-    /// call would parse the invalid bytes again, and rustls allows only one alert.
+    /// Returns the bytes that rustls wants to send to the peer after an error, such as an alert.
+    /// Must be called only once: a second call would parse the invalid bytes again, and rustls
+    /// allows only one alert.
     pub(super) fn last_words(&mut self, incoming: &mut IncomingBuffer) -> Vec<u8> {
         if matches!(self, Engine::RecordLayer(_)) {
-            // The record layer already returned its messages to the peer with the error.
+            // Nothing is left to send. The record layer returned its alert in the call that
+            // returned the error.
             return Vec::new();
         }
         self.turn(incoming, (&mut [], &mut Vec::new()), WriteAction::Nothing).control

@@ -135,7 +135,8 @@ impl RecordLayer {
             WriteAction::Nothing => self.open(incoming, sink, &mut control).map_err(|wrong| {
                 let (error, alert) = wrong;
                 if let Some(alert) = alert {
-                    // If encryption of the alert fails, the first error is still reported.
+                    // If encryption of the alert fails, that failure is ignored. The error that
+                    // caused the alert is still reported.
                     let _ = self.say(ContentType::Alert, &[2, alert.into()], &mut control);
                 }
                 error

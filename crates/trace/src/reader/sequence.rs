@@ -12,7 +12,8 @@ use crate::file::TraceRecord;
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct SequenceGaps {
-    /// Sequence number of the last event, and its distance from that of the first event.
+    /// Sequence number of the last event, and the difference between this number and the sequence
+    /// number of the first event.
     last: Option<(u32, i64)>,
     first: i64,
     highest: i64,

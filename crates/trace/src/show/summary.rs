@@ -46,7 +46,8 @@ impl IoTally {
     }
 }
 
-/// Tallies of the reads or of the writes of a CPU, indexed by the constants below.
+/// Tallies of the reads, or of the writes, of one CPU. The index is one of the constants from
+/// `QUEUED` to `MERGED`.
 type Tallies = [IoTally; 5];
 
 const QUEUED: usize = 0;
@@ -165,8 +166,8 @@ impl TraceCounts {
         let rate = |way: usize| {
             let ms = self.last_ns.wrapping_sub(self.first_ns) / 1_000_000;
             let done = total.ways[way][COMPLETED];
-            // The rate is not exact, as in blkparse: `rest`, the bytes beyond whole KiB, is added
-            // as thousandths of a KiB.
+            // Repeats an inexact calculation of blkparse: `rest`, the bytes beyond whole KiB, is
+            // added as if it were thousandths of a KiB.
             let sum = done.kib.wrapping_mul(1_000).wrapping_add(done.rest);
             sum.checked_div(ms).unwrap_or(0)
         };
@@ -191,7 +192,8 @@ const STREAM: &str = "stdin";
 
 const PREFIXES: [&str; 5] = ["", "K", "M", "G", "P"];
 
-/// Formats a number in at least 8 columns, scaled by prefixes of 1000 while it is above a million.
+/// Formats a number, right-aligned in 8 columns. A number above a million is divided by 1000 and
+/// gets a prefix such as `K`, if necessary several times.
 fn short(mut number: u64, prefixes: &[&str]) -> String {
     let mut prefixes = prefixes.iter().copied().peekable();
     let mut prefix = prefixes.next().unwrap_or_default();
@@ -202,8 +204,8 @@ fn short(mut number: u64, prefixes: &[&str]) -> String {
     format!("{number:8}{prefix}")
 }
 
-/// Line of the summary: the index of its tally, its labels for reads and for writes, and the tabs
-/// between the two columns.
+/// Line of the summary: index of the tally, labels for reads and for writes, and the tabs between
+/// the read column and the write column.
 type Row = (usize, [&'static str; 2], &'static str);
 
 const ROWS: [Row; 5] = [
@@ -229,7 +231,8 @@ fn rows(text: &mut String, rows: &[Row], ways: &[Tallies; 2]) {
     for (which, names, gap) in rows {
         let cells = ways.map(|way| {
             let (count, kib) = (short(way[*which].count, &PREFIXES), way[*which].kib());
-            // Lines with two tabs show no length.
+            // A line with two tabs between its columns shows only the count, without the amount of
+            // data.
             if *gap == "\t\t" {
                 count
             } else {

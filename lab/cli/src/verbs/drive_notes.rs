@@ -26,8 +26,8 @@ pub struct DriveNotes {
 }
 
 impl DriveNotes {
-    /// Prints messages of the volumes' drives until the returned value is dropped. A volume may
-    /// occur several times.
+    /// Prints messages of the volumes' drives until the returned value is dropped. If `volumes`
+    /// lists a volume more than once, messages are still printed only once.
     pub fn of<'a>(volumes: impl IntoIterator<Item = &'a Arc<Volume>>) -> DriveNotes {
         let mut disks = Vec::<Arc<Disk<Native>>>::new();
         for disk in volumes.into_iter().flat_map(|volume| volume.disks()) {

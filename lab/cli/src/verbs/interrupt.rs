@@ -20,7 +20,7 @@ pub const INTERRUPTED: u8 = 128 + SIGINT as u8;
 /// Time after the first signal in which further signals count as the same one.
 const ONE_SIGNAL: Duration = Duration::from_millis(500);
 
-/// Time that a run may take to end before a message explains the wait.
+/// Time from Ctrl-C to a message that explains why the run has not ended yet.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// True during a wait for input or a connection, before the program has results to print.

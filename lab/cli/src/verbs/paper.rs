@@ -1,8 +1,9 @@
-//! `millrace-lab paper`: repeats papers' experiments and compares their figures with ours.
+//! `millrace-lab paper`: repeats experiments of papers and compares the papers' figures with our
+//! results.
 //!
 //! Called by cli.rs. The lab has the experiments and their pages; this verb prints each page and,
-//! with `--output`, writes it as one HTML file. The exit status is 1 if a check does not hold.
-//! Ctrl-C prints the parts that are complete. No page is written then, so that an incomplete page
+//! with `--output`, writes it as one HTML file. The exit status is 1 if a check fails. After
+//! Ctrl-C, the verb prints the parts that are complete, but writes no page. So an incomplete page
 //! never replaces a complete one.
 
 use std::ops::ControlFlow;
@@ -62,8 +63,8 @@ impl PaperSelection {
         PaperSelection { paper, parts: paper.parts.to_vec() }
     }
 
-    /// Adds the parts of the paper's page (such as `fig4`) that `other` selects. Returns false, and
-    /// adds nothing, if `other` is about another paper.
+    /// Adds the parts in `other`, such as `fig4`, if both selections are for the same paper.
+    /// Otherwise, adds nothing and returns false.
     fn takes(&mut self, other: &PaperSelection) -> bool {
         let is_same = self.paper.name == other.paper.name;
         if is_same {
@@ -153,17 +154,18 @@ fn parts_of(list: &str, paper: &Paper) -> Result<Vec<&'static str>, String> {
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Papers, or parts of papers: systor13[:fig4,...], atc17[:scaling,...], msst15[:null,...],
-    /// ols02[:dm,...]; also schedulers[:weights,...], which repeats no paper but compares
-    /// schedulers, and walk, which measures this machine [default: all papers]
+    /// Papers to repeat, or parts of papers: systor13[:fig4,...], atc17[:scaling,...],
+    /// msst15[:null,...], ols02[:dm,...]. Two names stand for experiments of our own:
+    /// schedulers[:weights,...] compares schedulers, and walk measures this machine [default: all
+    /// papers and experiments]
     #[arg(value_name = "PAPER[:PART,...]")]
     wanted: Vec<PaperSelection>,
     /// Write the page with plots to this file, or into this directory as PAPER.html, or as
     /// PAPER-PART.html if parts are given [default: no page is written]
     #[arg(short, long, value_name = "FILE|DIRECTORY", alias = "html")]
     output: Option<PathBuf>,
-    /// Run each point twice, the second time without these mechanisms of machine or kernel, and
-    /// show both results side by side
+    /// Run each simulation twice and show both results side by side. The second run is without the
+    /// given mechanisms of the simulated machine or kernel, which are listed below
     #[arg(long, value_name = "MECHANISM,...", value_delimiter = ',')]
     #[arg(value_parser = word::<Mechanism>)]
     without: Vec<Mechanism>,
@@ -280,8 +282,8 @@ fn file_in(output: &Path, paper: &PaperSelection, without: &[Mechanism]) -> Path
     if output.is_dir() { output.join(paper.file(without)) } else { output.to_owned() }
 }
 
-/// Fails if the pages of this number of papers cannot be written to `output`. Called before the
-/// simulations, which may take long.
+/// Returns an error if the pages of `papers` papers cannot be written to `output`. Called before
+/// the simulations, which may take long.
 fn check_output(output: &Path, papers: usize) -> Result<()> {
     if output.is_dir() {
         return Ok(());

@@ -1,7 +1,7 @@
 //! `millrace-lab trace`: shows traces of any format as a page of plots, or converts them.
 //!
-//! This module owns the list of operations on a trace, one file each, and the arguments that select
-//! traces. Called by cli.rs; millrace-experiments has the formats and the page.
+//! This module defines the subcommands, and the arguments that select traces. Each subcommand is in
+//! a file of its own. Called by cli.rs; millrace-experiments has the trace formats and the page.
 
 mod convert;
 mod report;

@@ -1,8 +1,8 @@
-//! Eventfds of one queue, and waits for notifications by the server.
+//! `Notify`: the notifications of one queue, to and from the server.
 //!
-//! `Notify` owns both eventfds (kick and call) and an epoll instance. Called by a queue. The server
-//! signals the call eventfd, which is never read: epoll is edge-triggered, so each signal ends one
-//! wait. A wait is one system call, and also detects the end of the connection.
+//! A queue kicks the server through the eventfd `kick`. The server signals the eventfd `call`, and
+//! an epoll instance waits for the signal. `call` is never read: epoll is edge-triggered, so each
+//! signal ends one wait. A wait is one system call, and also ends when the connection ends.
 #![allow(unsafe_code)]
 
 use std::io;

@@ -55,8 +55,8 @@ pub struct Queue {
     notify: Notify,
     number: u16,
     counters: Counters,
-    /// Number of completions so far. `checked` has this number and the time, as of the last check
-    /// that found new completions.
+    /// Number of completions so far. `checked` is an older value of this number, with the time at
+    /// which `pause` stored it. `pause` uses `checked` to detect a server that completes nothing.
     completed: u64,
     checked: (u64, Option<Instant>),
     /// Number of calls of `wait` that found no completion.
@@ -152,12 +152,14 @@ impl Queue {
         }
     }
 
-    /// Sleeps until one of several queues may have completions, or until the time `most` has
-    /// passed. The queues must wait for interrupts. Call [`Queue::kick`] and [`Queue::reap`] of
-    /// each queue first.
+    /// Sleeps until one of several queues may have completions, but at most for the time `most`.
+    /// Call [`Queue::kick`] and [`Queue::reap`] of each queue first.
     ///
     /// # Errors
     /// Fails if a server closed the connection.
+    ///
+    /// # Panics
+    /// Panics if a queue uses polling instead of interrupts.
     pub fn wait_any(queues: &mut [Queue], most: Duration) -> Result<(), ClientError> {
         let mut nothing_done = true;
         for queue in &mut *queues {
@@ -230,10 +232,11 @@ impl Queue {
         self.call(Request { kind, sector: 0, bytes: RANGE_BYTES as u32 })
     }
 
-    /// Copies data into the buffer of the free request slot `slot`, before the request.
+    /// Copies `bytes` into the buffer of the request slot `slot`. Call this function before a
+    /// request in the slot is submitted.
     ///
     /// # Panics
-    /// Panics if the slot is in flight, or if its buffer is shorter than `bytes`.
+    /// Panics if a request in the slot is in flight, or if its buffer is shorter than `bytes`.
     pub fn write_data(&mut self, slot: u16, bytes: &[u8]) {
         self.ring.write_data(slot, bytes);
     }

@@ -18,9 +18,10 @@ pub enum Kind {
     Flush,
     /// Returns the disk's identity, 20 bytes.
     GetId,
-    /// Discards a range. The request's data are a [`range`].
+    /// Discards a range of sectors. The function [`range`] creates the data of this request.
     Discard,
-    /// Makes a range read as zeroes. The request's data are a [`range`].
+    /// Makes a range of sectors read as zeroes. The function [`range`] creates the data of this
+    /// request.
     WriteZeroes,
 }
 
@@ -55,7 +56,8 @@ impl Request {
         Request { kind: Kind::Read, sector, bytes }
     }
 
-    /// Creates a request that writes the data in the buffer of its ring slot.
+    /// Creates a write request. The data to write are in the buffer of the ring slot that the
+    /// request uses.
     #[must_use]
     pub const fn write(sector: u64, bytes: u32) -> Request {
         Request { kind: Kind::Write, sector, bytes }
@@ -82,8 +84,9 @@ impl Request {
 pub(crate) struct Shape(u64);
 
 impl Shape {
-    /// Value that no request's direction and length encode to. A request slot of the ring begins
-    /// with this value, so that its first request writes the descriptors.
+    /// Shape of a ring slot before its first request; no request has this shape. Requests write the
+    /// slot's descriptors only if their shape differs from the slot's. So the first request in a
+    /// slot always writes them.
     pub(crate) const NONE: Shape = Shape(u64::MAX);
     const NO_DATA: u64 = 0;
     const TO_DRIVER: u64 = 1;

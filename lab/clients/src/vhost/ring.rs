@@ -1,11 +1,13 @@
 //! The driver's side of a split virtqueue with a slot for each request in flight.
 //!
 //! `DriverRing` owns the ring's state and its part of the memory that the caller provides. The
-//! caller sends kicks and receives interrupts, so the ring needs no file descriptors. Used by a
-//! queue of the client, and by code that plays both driver and device in one process. A slot keeps
-//! its descriptors, header, status and buffer as long as the ring exists. A request writes its
-//! header, and writes the slot's number to the available ring if the entry has another number. All
-//! accesses are plain loads and stores, and nothing is allocated.
+//! caller sends kicks and receives interrupts, so the ring needs no file descriptors. Callers are a
+//! queue of the client, and code that plays both driver and device in one process.
+//!
+//! Each slot has its own descriptors, header, status byte and data buffer as long as the ring
+//! exists. To submit a request, the driver writes the slot's header, and puts the slot's number
+//! into the next entry of the available ring. The driver does not store the number if the entry
+//! already has it. All accesses are plain loads and stores, and nothing is allocated.
 //!
 //! Kicks: to know exactly if a kick is due, the driver needs a barrier between its store of the
 //! index and its load of the available event. That barrier waits for a cache line that a polling
@@ -30,8 +32,8 @@ use thiserror::Error;
 use super::layout::{Descriptors, LayoutError, RingLayout, RingOptions, TABLE_BYTES, Wait};
 use super::request::{Request, Shape, Status};
 
-/// Number of completions after which the driver updates the used event. Without an update, the
-/// 16-bit used index would wrap and reach the used event.
+/// Number of completions after which the driver moves the used event forward. Otherwise, the 16-bit
+/// used index would wrap and reach the used event, and the device would send an interrupt.
 const QUIET_LAPSE: u16 = 1 << 14;
 
 /// Violation of the ring's rules by a device.
@@ -43,7 +45,7 @@ pub enum RingError {
     UsedIndex {
         /// Used index that the driver saw last.
         from: u16,
-        /// Used index that the device shows now.
+        /// Used index that the driver has now read from the device.
         to: u16,
         /// Number of requests in flight.
         in_flight: u16,
@@ -74,7 +76,7 @@ pub struct DriverRing {
     /// sees.
     next_available: u16,
     published: u16,
-    /// For entries of the available ring before this index, the device was kicked or needs no kick.
+    /// Index into the available ring: entries before this index need no further kick.
     confirmed: u16,
     next_used: u16,
     in_flight: u16,
@@ -92,9 +94,9 @@ impl DriverRing {
     /// Fails if the options contradict each other.
     ///
     /// # Safety
-    /// `memory` must be aligned to 64 bytes, valid for reads and writes of `RingLayout::end` bytes
-    /// as long as the ring exists, and used by nothing else on the driver's side. Only the device
-    /// of the queue, in this process or another, may access it, too.
+    /// `memory` must be aligned to 64 bytes, and valid for reads and writes of `RingLayout::end`
+    /// bytes as long as the ring exists. Only the ring and the device of the queue may access the
+    /// memory. The device may be in this process or in another one.
     pub unsafe fn new(
         memory: NonNull<u8>,
         gpa_base: u64,
@@ -147,11 +149,11 @@ impl DriverRing {
         self.in_flight
     }
 
-    /// Puts a request of a free slot into the ring. [`DriverRing::publish`] publishes it to the
-    /// device.
+    /// Puts `request` into the ring, in the free request slot `slot`. [`DriverRing::publish`]
+    /// publishes the request to the device.
     ///
     /// # Panics
-    /// Panics if the slot is in flight or does not exist, or if the data are larger than its
+    /// Panics if the slot is in flight or does not exist, or if the data are larger than the slot's
     /// buffer.
     #[inline(always)]
     pub fn submit(&mut self, slot: u16, request: Request) {
@@ -193,8 +195,8 @@ impl DriverRing {
         // descriptors, headers and entries.
         self.word16(self.layout.available + 2).store(self.published.to_le(), Release);
         let batch = self.published.wrapping_sub(from);
-        // The device has seen the entries of completed requests. So at most as many entries as
-        // there are requests in flight can still need a kick.
+        // The device has seen the entries of completed requests. So the number of entries that
+        // still need a kick is at most the number of requests in flight.
         self.confirmed = self.published.wrapping_sub(self.unconfirmed());
         if batch >= self.in_flight / 2 || self.options.wait == Wait::Events {
             // The fence pairs with the device's barrier between its store of the available event
@@ -307,7 +309,8 @@ impl DriverRing {
         !self.has_done()
     }
 
-    /// Copies data into the buffer of the free request slot `slot`, before the request.
+    /// Copies `bytes` into the buffer of the request slot `slot`. Call this function before a
+    /// request in the slot is submitted.
     ///
     /// # Panics
     /// Panics if a request in the slot is in flight, or if its buffer is shorter than `bytes`.
@@ -380,9 +383,10 @@ impl DriverRing {
         self.word64(at + 8).store(rest.to_le(), Relaxed);
     }
 
-    /// Requests no interrupts until the next `prepare_sleep`. With event indices, the device sends
-    /// no interrupt while the used event is behind the used index. So the used event is updated now
-    /// and then, before the used index wraps and reaches it.
+    /// Asks the device for no interrupts until the next `prepare_sleep`. With event indices, the
+    /// device interrupts only when the used index passes the used event. An old used event
+    /// therefore means no interrupts. Before the 16-bit used index wraps and reaches the old used
+    /// event again, the driver moves the used event forward.
     #[inline(always)]
     fn keep_quiet(&mut self) {
         if self.armed {
@@ -398,14 +402,14 @@ impl DriverRing {
 
     fn set_used_event(&mut self, event: u16) {
         self.used_event = event;
-        // Relaxed: the device need not see the new used event before the driver sleeps, and then
-        // `prepare_sleep` executes a fence.
+        // Relaxed: the device must see the new used event only before the driver sleeps. For this
+        // case, `prepare_sleep` executes a fence after the store.
         self.used_event_word().store(event.to_le(), Relaxed);
     }
 
     fn set_flags(&self, flags: u16) {
-        // Relaxed: the device need not see the new flags before the driver sleeps, and then
-        // `prepare_sleep` executes a fence.
+        // Relaxed: the device must see the new flags only before the driver sleeps. For this case,
+        // `prepare_sleep` executes a fence after the store.
         self.word16(self.layout.available).store(flags.to_le(), Relaxed);
     }
 

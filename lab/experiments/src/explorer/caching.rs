@@ -110,8 +110,8 @@ fn size_drives(scenario: &mut Scenario, random: &mut Random) {
     }
 }
 
-/// Removes the faults that a cache does not tolerate. In some scenarios, a hanging drive or a
-/// single failed write replaces the other faults.
+/// Removes faults that a page cache does not tolerate, such as stuck requests. In some scenarios,
+/// replaces all faults by a single one: a hanging drive, or one failed write.
 fn strain_drives(scenario: &mut Scenario, random: &mut Random) {
     let mut dead = 0;
     for drive in &mut scenario.drives {

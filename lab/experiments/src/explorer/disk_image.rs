@@ -38,7 +38,7 @@ pub(super) struct RequestOutcome {
 pub(super) struct DiskImage {
     pub(super) limits: LimitSpec,
     faults: FaultSpec,
-    /// True after the drive has failed the one write that `FaultSpec::once_us` demands.
+    /// True after the drive has failed one write because of `FaultSpec::once_us`.
     has_failed: bool,
     latency_ns: [u32; 2],
     pub(super) sectors: u64,
@@ -176,8 +176,8 @@ impl DiskImage {
     pub(super) fn end_flush(&mut self, covered: &[(u32, u32)]) {
         for (sector, number) in covered {
             let changes = &mut self.cells[*sector as usize].0;
-            // A later FUA write to the sector may already have discarded the change that the flush
-            // covers.
+            // The change may be missing in the list: a later FUA write to the sector removes all
+            // older changes.
             let covered = changes.iter().position(|(change, _)| change == number);
             changes.drain(..covered.unwrap_or(0));
         }
@@ -187,7 +187,8 @@ impl DiskImage {
         self.cells[sector as usize].last().1
     }
 
-    /// Returns the contents (as stamps) that a sector may have after a power cut at this moment.
+    /// Returns the stamps that a sector may hold after a power cut at this moment. A stamp
+    /// identifies the write of a sector's data.
     pub(super) fn survivors(&self, sector: u64) -> impl Iterator<Item = u64> + '_ {
         let changes = &self.cells[sector as usize].0;
         let untouched = changes.is_empty().then_some(0);

@@ -19,7 +19,8 @@ use super::sharing::regroup;
 use super::submitter::RunState;
 use super::time::NS_PER_US;
 
-/// Longest wait, in nanoseconds, for drives to drain, if some request may never complete.
+/// Longest wait, in nanoseconds, until a drive has no requests in flight. This limit applies only
+/// if some request may never complete.
 const ABANDONED_NS: u64 = 10_000_000_000;
 
 pub(super) fn disturb(state: &Arc<RunState>, disturbance: Disturbance) {

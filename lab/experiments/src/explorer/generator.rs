@@ -132,8 +132,8 @@ impl Scenario {
         }
     }
 
-    /// Draws whether the drives complete at once, and whether several threads may dispatch from a
-    /// queue at the same time.
+    /// Decides at random if the drives complete requests immediately. If so, also decides if
+    /// several threads may dispatch from a queue at the same time.
     fn be_immediate(&mut self, random: &mut Random) {
         if self.fair || self.has_owned() || !random.per_mille(150) {
             return;

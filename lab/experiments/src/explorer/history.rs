@@ -1,10 +1,13 @@
 //! `History`: every change of each sector, and the data that a read may find there.
 //!
-//! The oracle owns the history. A sector behaves like a regular register: a read may find the data
-//! of any write that began before the read ended. A read may not find data that a second write has
-//! overwritten, if the second write began after the first one had ended and was acknowledged before
-//! the read began. A failed write may or may not have taken effect, and a write that timed out may
-//! take effect at any time. Source: Lamport, "On interprocess communication", 1986.
+//! The oracle owns the history. A sector behaves like a regular register (Lamport, "On interprocess
+//! communication", 1986):
+//! - A read may find the data of any write that began before the read ended, unless the data were
+//!   overwritten before the read.
+//! - A write B has overwritten a write A if B began after A had ended, and B was acknowledged
+//!   before the read began.
+//! - A failed write may or may not have taken effect.
+//! - A write that timed out may take effect at any time.
 
 use std::ops::Range;
 
@@ -106,7 +109,8 @@ impl History {
 /// Acknowledged changes that a sector must not have lost: it must hold their data, or newer data.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum After {
-    /// Changes that were acknowledged before the event with this number.
+    /// Changes that were acknowledged before a certain event of the run. The field is the number of
+    /// that event.
     Event(u64),
     Bio(u32),
 }

@@ -48,8 +48,9 @@ pub(super) struct BioRecord {
     pub(super) status: Option<Status>,
     submitted_ns: u64,
     bound_ns: u64,
-    /// Longest time from acceptance by the block layer to completion. Until the bio is accepted,
-    /// `bound_ns` also allows for stalls of drives that the bio does not touch.
+    /// Longest time from the bio's acceptance by the block layer to its completion, in nanoseconds.
+    /// On acceptance, this value replaces `bound_ns`. The initial `bound_ns` may be longer, because
+    /// any stalled drive may delay a bio before its acceptance.
     taken_bound_ns: u64,
     log_len: usize,
     expects: ExpectedStatus,
@@ -57,8 +58,9 @@ pub(super) struct BioRecord {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct ExpectedStatus {
-    /// Statuses with which the bio may fail, as a bit set: those of failed requests that may have
-    /// contained a part of the bio. With a page cache, all if I/O to the bio's drives may fail.
+    /// Statuses with which the bio may fail, as a bit set. Without a page cache, these are the
+    /// statuses of failed requests that may have contained a part of the bio. With a page cache,
+    /// all statuses are possible if I/O to the bio's drives may fail.
     may: u32,
     /// True if a failed request definitely contained a part of the bio, so the bio must fail.
     must_fail: bool,
@@ -101,7 +103,7 @@ struct FlushLog {
     sectors: Vec<u64>,
     /// The first `durable` entries of `sectors` are known to be durable.
     durable: usize,
-    /// Event number of the submission of the newest flush that was acknowledged.
+    /// Event number at which the newest acknowledged flush was submitted.
     flushed: u64,
 }
 
@@ -235,8 +237,8 @@ impl Oracle {
         flushes && drives.contains(&true) || (bio.sector..bio.sector + bio.nr).any(touches)
     }
 
-    /// Returns true if the bio touches a drive that does not support the bio's operation. Under a
-    /// page cache, one drive without support is enough, even if the bio does not touch it.
+    /// Returns true if the bio's operation is not supported. Without a page cache, a drive that the
+    /// bio touches must lack support. With a page cache, any drive that lacks support suffices.
     fn is_unsupported(&self, bio: &BioRecord) -> bool {
         let lacks = |limits: &LimitSpec, block: u32| match bio.op {
             Op::Discard => limits.discard_sectors < block,
@@ -305,8 +307,8 @@ impl Oracle {
         };
         (bio.ended, bio.status) = (events, Some(status));
         if status == Status::TimedOut {
-            // Leave the end of a timed-out bio open: the drive may still execute its requests
-            // later.
+            // A drive may execute requests of a bio at any time after the bio has timed out. So the
+            // bio counts as never ended: `u64::MAX` is larger than all event numbers.
             bio.ended = u64::MAX;
         }
         let bio = bio.clone();
@@ -354,8 +356,8 @@ impl Oracle {
         }
     }
 
-    /// Checks every content that the sectors could have if the power failed now. No sector may have
-    /// lost a change in `after`: it must hold the change's data, or newer data.
+    /// Checks the data that `sectors` could hold if the power failed now. Each sector must hold the
+    /// data of the changes in `after`, or newer data.
     fn check_power_cut(
         &mut self,
         name: &str,
@@ -403,8 +405,8 @@ impl Oracle {
     /// Records a failed request. The bio that the request is part of must report the failure.
     pub(super) fn failed(&mut self, suspect: &FailedRequest<'_>, status: Status) {
         if self.plan.cached {
-            // With a page cache, the bio need not fail: the cache retries the request, or reports
-            // the failure with a later bio.
+            // With a page cache, a failed request does not mean that a bio fails. The cache retries
+            // the request, or reports the failure with a later bio.
             return;
         }
         let (touched, exact) = self.owners(suspect);
@@ -453,8 +455,8 @@ impl Oracle {
             }
         };
         let touched: Vec<u32> = self.live.iter().copied().filter(touches).collect();
-        // One flush request may serve any number of the flushes in flight, so no bio is certainly
-        // part of the request.
+        // A flush request may serve any number of the flushes in flight. So it is never certain
+        // that a given bio is part of the request.
         let alone = touched.len() == 1 && suspect.op != Op::Flush && !self.leftovers.strays;
         let exact = suspect.op.has_data() || alone;
         (touched, exact)

@@ -1,15 +1,17 @@
 //! `OracleGuard`: exclusive access to an exploration's oracle by one simulated thread.
 //!
-//! The oracle is in a system mutex, which does not know simulated threads. All simulated threads
-//! run on one system thread. If a simulated thread called the machine while it holds the oracle,
-//! the next simulated thread that locks the oracle would wait for ever.
+//! A system mutex protects the oracle, but all simulated threads run on one system thread. So a
+//! simulated thread must not call the simulated machine (`Simulated`) while it holds the guard. The
+//! machine could switch to another simulated thread, which could never lock the mutex.
+//! `lock_oracle` panics instead of waiting.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use millrace_simulator::{Simulated, StillGuard};
 
-/// A locked oracle. The machine must not be called while the guard exists.
+/// Guard of the locked oracle. No thread may call the simulated machine (`Simulated`) while the
+/// guard exists.
 pub(crate) struct OracleGuard<'a, O> {
     oracle: MutexGuard<'a, O>,
     _still: StillGuard,

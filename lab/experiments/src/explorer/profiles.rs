@@ -143,8 +143,8 @@ impl Scenario {
         }
         self.disturb(random, &[20, 100, 500], DisturbanceKind::Stop(for_us));
         if stops_all {
-            // Remove freezes and mode switches, which wait until the drives have no requests in
-            // flight: stalled drives complete nothing.
+            // Stalled drives complete nothing. So remove freezes and mode switches, which wait
+            // until the drives have no requests in flight.
             let drains = |what: DisturbanceKind| {
                 matches!(what, DisturbanceKind::Switch(_) | DisturbanceKind::Freeze(..))
             };

@@ -4,8 +4,8 @@
 
 use millrace_random::SplitMix64;
 
-/// Odd number by which a stream number is multiplied, so that the streams of a seed start far
-/// apart.
+/// Factor for stream numbers. A generator starts from the seed, XORed with the product. An odd
+/// factor gives each stream of a seed a different start.
 const STREAM: u64 = 0xd605_1d4b_2af3_8e55;
 
 #[derive(Debug, Clone)]

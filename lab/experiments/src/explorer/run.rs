@@ -1,9 +1,9 @@
 //! `run`: runs a scenario on the simulated machine, from building the volume to the last check.
 //!
 //! Creates the volume inside the simulation, starts submitters, disturbances and the watchdog, and
-//! joins them. It then collects requests that timed out from the drives, and gets the verdict of
-//! the oracle. The explorer's worker processes call `run`, one scenario after the other on one
-//! thread. Invariant: the outcome is a function of the scenario.
+//! joins them. Then completes the requests that timed out, and gets the verdict of the oracle. The
+//! explorer's worker processes call `run`, one scenario after the other on one thread. Invariant:
+//! the outcome is a function of the scenario.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
@@ -171,8 +171,9 @@ fn finish(state: &Arc<RunState>) {
     let keeps = lock_oracle(&state.oracle).may_keep_requests();
     let shut_down = |d: &super::scenario::Disturbance| d.what == DisturbanceKind::Shutdown;
     let leaves = state.scenario.disturbances.iter().any(shut_down);
-    // No thread polls any more for requests that timed out or belong to dropped channels; `sweep`
-    // completes them. A page cache leaves none: its channels serve the drives until these are idle.
+    // No thread polls any more for requests that timed out or belong to dropped channels. `sweep`
+    // completes such requests. With a page cache, no such requests exist, because the cache's
+    // channels serve the drives until the drives are idle.
     if used(state) && keeps && !leaves && state.scenario.cache.is_none() {
         sweep(state);
     }
@@ -235,8 +236,8 @@ fn sweep(state: &Arc<RunState>) {
     lock_oracle(&state.oracle).media.iter_mut().for_each(super::disk_image::DiskImage::calm);
     Simulated::charge(latest.max().unwrap_or(0) + 1_000);
     let disks = state.volume.disks();
-    // Remove the drives' schedulers: a scheduler could dispatch the reads that `sweep` submits
-    // before older requests.
+    // Remove the drives' schedulers. A scheduler could dispatch the reads of `sweep` first, and
+    // older requests later.
     disks.iter().for_each(|disk| SchedulerSpec::None.set(disk));
     let map = lock_oracle(&state.oracle).map.clone();
     let first = |drive: usize| {
@@ -245,9 +246,10 @@ fn sweep(state: &Arc<RunState>) {
     };
     let is_any = |drive: &usize| disks[*drive].kind() == QueueKind::AnyThread;
     let sectors: Vec<u64> = (0..disks.len()).filter(is_any).filter_map(first).collect();
-    // Each round of reads also dispatches requests that a dropped channel left in software queues.
-    // Read at least twice, because a request that waits for a tag may be dispatched late. Repeat
-    // while tags are in use, but not forever, since a leaked tag never becomes free.
+    // A read also makes its thread dispatch requests that a dropped channel left in software
+    // queues. Two rounds of reads are the minimum, because a request that waits for a tag may be
+    // dispatched late. More rounds follow while tags are in use. The number of rounds is limited,
+    // because a leaked tag never becomes free.
     let in_use = || disks.iter().any(|disk| disk.tags_in_use() > 0);
     for round in 0..SWEEPS_MAX {
         if sectors.is_empty() || round >= 2 && !in_use() {
@@ -264,8 +266,8 @@ fn sweep(state: &Arc<RunState>) {
 }
 
 fn read_each(state: &RunState, cpu: u32, sectors: &[u64], block_bytes: usize) {
-    // Open no hardware queue for the thread: any thread may run the queues of the drives that are
-    // read.
+    // The thread needs no hardware queue of its own: all `sectors` are on drives with queues that
+    // any thread may run.
     let thread = state.scenario.has_owned().then(|| IoThread {
         number: (state.scenario.channels.len() + cpu as usize) as u16,
         owner: u64::MAX - 1,

@@ -2,8 +2,8 @@
 //!
 //! A scenario is derived from a seed (generator.rs) or read from the command line. The shrinker
 //! (shrinker.rs) reduces a scenario, and run.rs runs it. Times are in microseconds unless the name
-//! says otherwise, sizes in sectors of 512 bytes, chances in parts of a thousand. Invariant: runs
-//! of equal scenarios are identical to the byte.
+//! says otherwise. Sizes are in sectors of 512 bytes, and probabilities are per thousand.
+//! Invariant: runs of equal scenarios are identical to the byte.
 #![allow(missing_docs)] // Names of most fields and variants say what they are.
 
 use millrace_block::baseline::Stack;
@@ -17,12 +17,13 @@ use super::random::Random;
 use super::scheduler_spec::SchedulerSpec;
 use super::serving::{ModeSpec, ServingSpec};
 
-/// Longest time, in nanoseconds, for which a hanging drive delays a write through the cache. The
-/// cache takes up to two seconds to notice the hang. Writes of pages already sent to the drive take
-/// one more second.
+/// Longest delay, in nanoseconds, of a bio to the page cache while a drive hangs. The cache takes
+/// up to two seconds to notice the hang. Writes of pages that were already sent to the drive take
+/// one more second. The remaining second is a margin.
 const HELD_NS: u64 = 4_000_000_000;
-/// Longest delay of an I/O through the cache if writes to drives fail, in nanoseconds per page in
-/// flight. Pages whose writes failed may fill the dirty limit; the cache retries them every 0.1 s.
+/// Delay, in nanoseconds, that the time limit of an I/O to the page cache allows per page in flight
+/// if a drive reports errors. Pages with failed writes stay dirty and may fill the dirty limit.
+/// Other writes then have to wait for the cache's retries, which come every 0.1 s.
 const HELD_BY_FAILURES_NS: u64 = 200_000_000;
 /// Longest time, in nanoseconds, between two polls of a thread that waits for a tag.
 const LOOK_NS: u64 = 1_000_000;
@@ -105,11 +106,11 @@ pub struct LayerSpec {
     pub traced: bool,
     /// If true, all drives share one tag set.
     pub shared_tags: bool,
-    /// If true, the drives complete requests at once.
+    /// If true, the drives complete each request immediately, without latency.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub immediate: bool,
-    /// If true, several threads may dispatch from a hardware queue at the same time. Only for
-    /// drives that complete at once.
+    /// If true, several threads may dispatch from a hardware queue at the same time. Needs
+    /// `immediate`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub each: bool,
 }
@@ -117,7 +118,7 @@ pub struct LayerSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LayoutSpec {
-    /// Drives one after the other. Also the layout of a single drive.
+    /// Drives concatenated one after the other. A single drive has this layout, too.
     Linear,
     /// Chunks striped over all drives; the chunk size is in sectors.
     Stripe(u32),
@@ -153,7 +154,7 @@ pub struct LimitSpec {
     pub segment_bytes: u32,
     /// If true, no memory segment crosses a 4 KiB page.
     pub page_boundary: bool,
-    /// Number of sectors at whose multiples requests must be split; 0 for no such boundary.
+    /// Chunk size in sectors: no request crosses a multiple of this size; 0 for no such limit.
     pub chunk_sectors: u32,
     /// Longest discard in sectors; 0 if not supported.
     pub discard_sectors: u32,
@@ -506,8 +507,8 @@ impl Scenario {
             _ => 0,
         });
         let stopped_ns = stopped_us.sum::<u64>() * 1_000;
-        // A stuck request wakes no thread when it completes. With request timeouts off, the queue's
-        // owner polls only once a second.
+        // A stuck request completes late and wakes no thread. Without request timeouts, the queue's
+        // owner finds the completion only in a poll once a second.
         let timeout_ns = if stuck_ns > 0 { 2_000_000_000 } else { 0 };
         let fails = self.drives.iter().any(|d| d.faults.errors > 0 || d.faults.bad.is_some());
         let block = u64::from(self.block_sectors());
@@ -518,7 +519,8 @@ impl Scenario {
             Some(_) if fails => HELD_NS + HELD_BY_FAILURES_NS * pages.sum::<u64>(),
             Some(_) => HELD_NS,
         };
-        // A scheduler may dispatch all other bios first, even bios that were submitted later.
+        // A scheduler may dispatch all other bios before a given bio, even bios that were submitted
+        // later.
         let passes = if self.is_scheduled() { 12 } else { 3 };
         // If a drive has a volatile cache and no FUA, the block layer adds flushes to writes with
         // FUA or PREFLUSH.

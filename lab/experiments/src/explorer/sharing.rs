@@ -1,8 +1,9 @@
-//! I/O groups in scenarios: the choice of each bio's group, changes of groups, and the checks.
+//! I/O groups in scenarios: chooses the group of each bio, changes groups, and checks limits and
+//! shares.
 //!
-//! This file checks that no group completes more I/Os since the start than its limit allows. In
-//! scenarios that only share a drive between channels, it also checks that each group gets its
-//! share. generator.rs, run.rs, submitter.rs and disturbance.rs call this file.
+//! No group may complete more I/Os since the start than its limit allows. In scenarios with
+//! `Scenario::fair`, each channel has a group, all groups share one drive, and each group must get
+//! its share. generator.rs, run.rs, submitter.rs and disturbance.rs call this file.
 
 use std::sync::Arc;
 
@@ -18,7 +19,8 @@ use super::scenario::{
 use super::scheduler_spec::SchedulerSpec;
 use super::serving::ServingSpec;
 
-/// Start of the measurement of fair shares, in ns: all groups are assumed to compete by then.
+/// Start of the measurement of fair shares, in nanoseconds. By this time, all groups are assumed to
+/// submit I/O to the shared drive.
 const FAIR_START_NS: u64 = 2_000_000;
 const FAIR_WINDOW_IOS: f64 = 80.0;
 

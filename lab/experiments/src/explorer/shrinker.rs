@@ -10,7 +10,8 @@ use serde_json::{Map, Value};
 
 use super::scenario::Scenario;
 
-/// Settings whose simplest value is not their smallest, each with its simplest value.
+/// Settings with their simplest values, which the shrinker tries. Most other numbers shrink towards
+/// 0.
 const PLAIN: [(&str, u32); 10] = [
     ("cache_percent", 100),
     ("work_percent", 100),

@@ -36,7 +36,7 @@ pub(super) struct RunState {
     pub(super) scenario: Scenario,
     pub(super) volume: Arc<Volume<Simulated>>,
     pub(super) oracle: SharedOracle,
-    /// Doorbell that wakes each submitter; empty if the submitters are not I/O threads.
+    /// Doorbells of the submitters, one for each; empty if the submitters are not I/O threads.
     pub(super) bells: Vec<SimDoorbell>,
     pub(super) start_ns: u64,
     pub(super) up: SimWord,
@@ -269,7 +269,8 @@ impl Submitter {
         true
     }
 
-    /// Waits for completions. An I/O thread waits at its doorbell, any other thread in the channel.
+    /// Waits for completions. An I/O thread sleeps until its doorbell rings. A thread without a
+    /// doorbell calls `Channel::wait`.
     fn wait(&mut self, channel: &mut Channel<Simulated>) {
         let Some(bell) = self.bell.clone() else {
             let least = 1 + self.random.below(u64::from(channel.in_flight()).min(4)) as usize;

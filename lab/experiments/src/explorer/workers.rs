@@ -1,9 +1,9 @@
-//! Worker threads of a scenario's drives: they serve the drives for submitters, end, and start
-//! again.
+//! Worker threads that serve a scenario's drives for the submitters.
 //!
-//! run.rs starts the workers before the submitters and stops them afterwards; disturbance.rs tells
-//! a worker to leave. Drives are assigned to workers round robin, so several drives share a worker
-//! if there are fewer workers. A worker that leaves drops its `Worker` with all I/O in flight.
+//! run.rs starts the workers before the submitters and stops them afterwards. Drives are assigned
+//! to workers round robin, so several drives share a worker if there are fewer workers.
+//! disturbance.rs tells workers to end early, and to start again later. A worker that ends early
+//! drops its `Worker` with all I/O in flight.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,8 @@ pub(super) fn cpu_of(scenario: &Scenario, drive: usize) -> Option<CpuId> {
 }
 
 impl WorkerHandle {
-    /// Tells the worker to end, and to start again after `back_us` microseconds; 0 means never.
+    /// Tells the worker to end, and to start again after `back_us` microseconds. With `back_us` 0,
+    /// the worker does not start again.
     pub(super) fn leave(&self, back_us: u32) {
         self.leave.store(u64::from(back_us) + 1, Order::Release);
         self.bell.ring();

@@ -194,8 +194,9 @@ impl Workload {
     }
 }
 
-/// Writes a bio's stamp to the start of each sector in `memory`. The stamp of a write names bio and
-/// sector. The stamp of a read shows that the drive has not filled the memory.
+/// Writes a bio's stamp to the start of each sector in `memory`. For a write, the stamp identifies
+/// the bio and the sector. For a read, the drive overwrites the stamp; a stamp that is left shows a
+/// sector that the drive did not fill.
 fn stamp(memory: &mut [u8], op: Op, id: u64, sector: u64) {
     for (sector, bytes) in (sector..).zip(memory.chunks_mut(512)) {
         let stamp = if op == Op::Write { stamp_of(op, id, sector) } else { UNREAD | id };

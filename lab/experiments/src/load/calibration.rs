@@ -35,7 +35,7 @@ pub struct Run {
     pub bs_bytes: u32,
 }
 
-/// All runs of a calibration, in their order.
+/// Runs of a calibration, in the order in which they are done.
 pub const RUNS: [Run; 6] = [
     Run { rw: Rw::Write, bs_bytes: LARGE_BYTES },
     Run { rw: Rw::Read, bs_bytes: LARGE_BYTES },
@@ -87,7 +87,7 @@ impl Calibration {
         }
     }
 
-    /// Returns the scheduler's cost model that corresponds to the rates.
+    /// Returns the cost model for schedulers, calculated from the measured rates.
     pub fn cost(&self) -> CostModel {
         CostModel { read: OpCost::from_rates(&self.read), write: OpCost::from_rates(&self.write) }
     }

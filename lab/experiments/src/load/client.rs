@@ -21,7 +21,8 @@ pub(crate) struct ClientIo {
     pub(crate) offset_bytes: u64,
     pub(crate) len_bytes: u64,
     pub(crate) stamp_ns: u64,
-    /// Memory for the request's data (see [`DataMemory`]). Empty while the client holds the memory.
+    /// Buffer for the I/O's data (see [`DataMemory`]). Empty while the buffer is lent to the
+    /// client.
     pub(crate) memory: Vec<u8>,
 }
 

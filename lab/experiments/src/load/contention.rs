@@ -1,10 +1,12 @@
-//! Clients that contend for a drive: measures each client's share, and the fairness of these
-//! shares.
+//! Clients that contend for drives: measures each client's share, and the fairness of the shares.
 //!
-//! Each client has its own group, depth, block size and kind of I/O, unlike the jobs of a row in
-//! `simulation` or `bench`, which all have the same settings. `client` is the loop of one client,
-//! `run` creates the drives and the threads, on a simulated machine or on this one, and `result`
-//! holds the results. The clients use the production block layer.
+//! Each client has its own group, I/O depth, block size and kind of I/O. In contrast, all jobs of a
+//! row in `simulation` or `bench` have the same settings. The clients use the production block
+//! layer.
+//!
+//! - `client`: the loop of one client.
+//! - `run`: creates the drives and the threads, on a simulated machine or on this machine.
+//! - `result`: the results.
 
 mod client;
 mod result;
@@ -36,8 +38,9 @@ pub struct Client {
     pub bs_bytes: u32,
     /// Number of I/Os in flight, 1 to 65,536.
     pub iodepth: u32,
-    /// CPU that the client runs on; several clients may share a CPU. `None` is any CPU, or CPU n
-    /// for client number n of a simulated machine.
+    /// CPU that the client runs on; several clients may share a CPU. With `None` on this machine,
+    /// the client may run on any CPU. With `None` on a simulated machine, client number n runs on
+    /// CPU n.
     pub cpu: Option<u32>,
     /// Time after the start of the run at which the client begins, in nanoseconds.
     pub start_ns: u64,
@@ -91,8 +94,8 @@ impl ContentionPlan {
         self.clients[number].cpu.unwrap_or(number as u32)
     }
 
-    /// Checks the plan of clients that share drives, except for the drives. `cpus` is the number of
-    /// CPUs of a simulated machine; `None` on this machine.
+    /// Checks the plan, but not its drives. `cpus` is the number of CPUs of a simulated machine, or
+    /// `None` for this machine.
     fn check(&self, cpus: Option<u32>) -> Result<(), BenchError> {
         let wrong = |text: String| Err(BenchError::Workload(text));
         let count = self.clients.len();

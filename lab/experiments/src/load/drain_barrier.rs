@@ -11,8 +11,9 @@ use millrace_block::{Channel, Error};
 use millrace_machine::{Machine, Native};
 use millrace_runtime::IoContext;
 
-/// First and longest sleep of a thread that waits at the barrier. Each sleep is twice as long as
-/// the previous one, so that thousands of waiting threads do not take the CPUs from busy threads.
+/// First sleep of a thread that waits at the barrier, in nanoseconds. Each further sleep is twice
+/// as long, up to [`LOOK_MAX_NS`]. So thousands of waiting threads do not take the CPUs from busy
+/// threads.
 const LOOK_NS: u64 = 5_000_000;
 const LOOK_MAX_NS: u64 = 80_000_000;
 

@@ -10,7 +10,7 @@ use millrace_drives::{Spec, SpecError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// A drive, queue or ring could not be set up or failed.
+    /// A drive, queue or ring failed, or its setup failed.
     #[error("{0}")]
     Block(#[from] millrace_block::Error),
     /// The workload does not fit the device.

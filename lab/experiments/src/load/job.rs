@@ -124,8 +124,8 @@ struct JobTurn<'a> {
     left: u64,
     /// Time of the present batch of completions in nanoseconds; 0 if not read yet.
     now_ns: u64,
-    /// Start time of the most recently completed I/Os, and the number of consecutive I/Os with this
-    /// start time. Their equal latencies are recorded together.
+    /// Start time of the most recent completions in this batch, and their number. All of them have
+    /// the same latency, because `now_ns` is the same, too. So they are recorded together.
     equal: (u64, u64),
 }
 

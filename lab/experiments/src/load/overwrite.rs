@@ -29,11 +29,11 @@ pub(crate) use servers::{guest_contents, nbd_contents};
 /// Contents of a drive that a write would destroy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum DiskContents {
-    /// The drive is empty, or accepts no writes.
+    /// The drive holds no data, or accepts no writes.
     #[default]
     Empty,
-    /// The drive may hold data. The text completes an error message that begins with the drive's
-    /// name.
+    /// The drive may hold data. The field is a text that follows the drive's name in an error
+    /// message, such as `holds data`.
     Data(String),
 }
 
@@ -67,7 +67,8 @@ impl DiskContents {
     }
 }
 
-/// Returns an error if `writer` would destroy data that one of these drives may hold.
+/// Returns an error if one of `drives` may hold data. `writer` names the job or flag that would
+/// overwrite the data, for the error message.
 pub fn check_drives(drives: &[Spec], writer: &str) -> Result<(), BenchError> {
     drives.iter().try_for_each(|spec| contents_of(spec)?.check(&format!("drive {spec}"), writer))
 }

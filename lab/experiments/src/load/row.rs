@@ -75,7 +75,8 @@ pub struct Cost {
     pub notifications: Option<Notifications>,
 }
 
-/// Numbers of notifications per I/O between the client of a virtqueue and the server.
+/// Numbers of virtqueue notifications per I/O: kicks from the client (the driver's side) to the
+/// server, and interrupts from the server to the client.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Notifications {
     /// Number of kicks that the client wrote to the virtqueue, per I/O.
@@ -96,17 +97,17 @@ pub struct Outcome {
     pub states: Vec<DriveStates>,
 }
 
-/// Number of a drive's I/Os that reached each state, by the state names of the Falcon paper (Kumar
-/// et al., ATC 2017), and the latencies before and after dispatch. `start`, `split`, `merge` and
-/// `complete` count bios; the other states count requests.
+/// Number of a drive's I/Os that reached each state, and latencies before and after dispatch. The
+/// states have the names of the Falcon paper (Kumar et al., ATC 2017). `start`, `split`, `merge`
+/// and `complete` count bios; the other states count requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct DriveStates {
     pub drive: String,
     /// Number of bios for the drive; each part of a split bio counts as a bio.
     pub start: u64,
-    /// Number of the drive's bios (counted in `start`) that are parts of split bios.
+    /// Number of the bios in `start` that are parts of split bios.
     pub split: u64,
-    /// Number of the drive's bios (counted in `start`) that were merged into another bio's request.
+    /// Number of the bios in `start` that were merged into another bio's request.
     pub merge: u64,
     /// Number of bios that were not merged; a request is created for each.
     pub ready: u64,
@@ -173,8 +174,8 @@ impl DriveStates {
     }
 }
 
-/// Machine of a measured configuration that was simulated, or that ran on this machine with lock
-/// statistics.
+/// Machine on which a configuration was measured: a simulated machine, or this machine if lock
+/// statistics were collected.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct MachineRow {
     /// Name of the simulated machine, or `native`.
@@ -188,8 +189,8 @@ pub struct MachineRow {
     /// Limit on the I/Os that a job submits together; `None` if the user set no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<u32>,
-    /// Values of the options `--inside` and `--kernel` of `bench`, and of the options that model
-    /// raw I/O of Linux 2.4.
+    /// Values of bench's options `--inside` and `--kernel`, and of bench's options for raw I/O of
+    /// Linux 2.4.
     #[serde(flatten)]
     pub history: Linux24Row,
     /// Seed of the offsets and of the simulation.
@@ -202,8 +203,8 @@ pub struct MachineRow {
     pub locks: Option<Vec<LockLine>>,
 }
 
-/// Values of the options `--inside` and `--kernel` of `bench`, and of the options that model raw
-/// I/O of Linux 2.4.
+/// Values of bench's options `--inside` and `--kernel`, and of bench's options for raw I/O of Linux
+/// 2.4.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Linux24Row {
     /// Threads that could dispatch from a hardware queue at a time: `one`, or `each` (all that had
@@ -225,8 +226,8 @@ pub struct Linux24Row {
     pub queue_plug: String,
     /// Size in bytes of the state that each job keeps for its open drive.
     pub descriptor: u32,
-    /// Kernel whose shared counters the simulation updates in addition to the block layer's:
-    /// `linux-3` (Linux 3.13), or `own` for no additional counters.
+    /// Shared counters that were simulated: `own` for those of the block layer only, `linux-3` if
+    /// those of Linux 3.13 were added.
     pub kernel: String,
 }
 
@@ -252,7 +253,8 @@ pub struct Row {
     pub cost: Cost,
     pub lat_ns: LatencyNs,
     pub outcome: Outcome,
-    /// Machine of the measured configuration, if it was simulated or ran with lock statistics.
+    /// Machine on which the row was measured. `None` for a run on the real machine without lock
+    /// statistics.
     pub machine: Option<MachineRow>,
 }
 

@@ -18,8 +18,8 @@ pub(crate) fn join_all<T: Thread>(threads: impl IntoIterator<Item = T>) -> Resul
     if whole { Ok(()) } else { Err(BenchError::Panicked) }
 }
 
-/// Returns the CPU of thread `number`, if the CPUs are given to threads in turn. `None`, for any
-/// CPU, if the list is empty.
+/// Returns the CPU of thread `number`. The threads use the CPUs in `cpus` in turn. If `cpus` is
+/// empty, returns `None`, for any CPU.
 pub(crate) fn cpu_of(cpus: &[u32], number: u32) -> Option<u32> {
     cpus.get(number as usize % cpus.len().max(1)).copied()
 }

@@ -17,7 +17,8 @@ pub struct Constant {
     pub origin: String,
 }
 
-/// Kind of origin of a machine model's constant, given by the first word of [`Constant::origin`].
+/// Origin of a constant in a machine model. The first word of [`Constant::origin`] names the
+/// origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// The constant was counted in a kernel's code (`counted:`), or looked up in a publication
@@ -26,9 +27,10 @@ pub enum Source {
     /// The constant is from a publication, but was cited from memory and not looked up
     /// (`published:`).
     Cited,
-    /// The constant is an input that the repeated paper itself states (`input:`).
+    /// The constant is an input of the experiments, as stated in the paper that the experiments
+    /// reproduce (`input:`).
     Input,
-    /// The constant has no effect on any result (`not used:`).
+    /// The constant is in the machine model, but no result depends on it (`not used:`).
     Unused,
     /// The constant was assumed (`assumption:`), or its origin is unknown.
     Assumption,
@@ -38,10 +40,12 @@ pub enum Source {
 pub const ORIGINS: [&str; 5] = ["published", "counted", "input", "assumption", "not used"];
 
 impl Source {
-    /// Returns the kind of origin that a text such as `published: TEXT` names. `None` for an
-    /// unknown word, or if TEXT is empty.
+    /// Parses the text of [`Constant::origin`], such as `published: TEXT`. Returns `None` if the
+    /// first word is unknown, or if TEXT is empty.
     pub fn of(origin: &str) -> Option<Source> {
-        // A value quoted from memory, even in part, may be wrong: the origin is then `Cited`.
+        // The words `looked up` say that the value was found in the publication. With the words
+        // `from memory`, at least a part of the value was not looked up, and may be wrong. Such a
+        // constant is not `Published`, but `Cited`.
         let is_looked_up = origin.contains("looked up") && !origin.contains("from memory");
         let (word, what) = origin.split_once(':')?;
         if what.trim().is_empty() {
@@ -60,8 +64,8 @@ impl Source {
 }
 
 impl Constant {
-    /// Returns the constant's kind of origin, by the first word of the text about its origin. An
-    /// unknown word counts as an assumption.
+    /// Returns the origin that the constant's text names. If the text has an unknown first word,
+    /// the origin is [`Source::Assumption`].
     pub fn source(&self) -> Source {
         Source::of(&self.origin).unwrap_or(Source::Assumption)
     }
@@ -84,8 +88,8 @@ fn sources(machines: &[MachineTable]) -> String {
 const SOURCES: &str = "constants of the machines";
 
 impl Page {
-    /// Adds tables of machines' constants to the page, and a line with the number of constants of
-    /// each origin.
+    /// Adds tables of machines' constants to the page. Also adds or updates the line that counts
+    /// all constants by their origin ([`Source`]).
     pub(crate) fn add_machines(&mut self, tables: impl IntoIterator<Item = MachineTable>) {
         self.machines.extend(tables);
         let said = sources(&self.machines);

@@ -50,13 +50,16 @@ pub(super) fn paper() -> Paper {
 /// Bytes that the load keeps in flight for each drive. At 4 KiB per bio, 2,048 bios are twice the
 /// default `pressure_high`, so back pressure limits the I/Os in flight.
 const IN_FLIGHT_BYTES: u32 = 2048 * 4096;
-/// I/Os in flight for each drive in simulations that compare drives, sample the tags in use, or let
-/// `auto` choose between the serving modes inline and per-drive.
+/// Number of I/Os in flight for each drive, in simulations that:
+/// - compare drives,
+/// - sample the tags in use, or
+/// - use the serving mode `auto`.
 const FEW: u32 = 64;
 const LENGTH_NS: u64 = 100_000_000;
-/// Measured virtual time of runs that compare drives, or in which `auto` chooses a serving mode.
-/// The number n of I/Os in flight at a drive changes like a random walk, so the start of the run
-/// has an effect for about n^2 I/Os: 50 ms for n = 64 at 80,000 I/Os per second.
+/// Measured virtual time, in nanoseconds, of simulations that compare drives or use the serving
+/// mode `auto`. The number n of I/Os in flight at a drive changes like a random walk. So the start
+/// of the run has an effect for about n^2 I/Os. With n = 64 and 80,000 I/Os per second, the effect
+/// lasts 50 ms.
 const LONG_NS: u64 = 1_000_000_000;
 /// CPU of the thread that samples the tags in use, and the sampling period in nanoseconds.
 const WATCH: (u32, u64) = (11, 10_000);
@@ -135,14 +138,15 @@ struct Point {
     serving: Serving,
     /// Chunk size of the RAID-0 volume in KiB.
     chunk: u32,
-    /// Watermarks of the plugged bios, high then low; `None` means the block layer's defaults.
+    /// High and low watermark of the number of plugged bios. `None` selects the block layer's
+    /// defaults.
     marks: Option<[u32; 2]>,
     depth: Depth,
-    /// True for the Falcon paper's ideal system, which has a submitting thread for each drive
-    /// instead of a volume.
+    /// True for the Falcon paper's ideal system. The ideal system has no volume: each drive has its
+    /// own submitting thread.
     apart: bool,
-    /// True if a thread samples the tags in use during the simulation. Each drive then has [`FEW`]
-    /// I/Os in flight instead of the largest possible number.
+    /// True if a thread samples the tags in use during the simulation. In such a simulation, the
+    /// number of I/Os in flight is limited to [`FEW`] for each drive.
     watched: bool,
     long: bool,
     /// True for I/O to a file on the volume, which takes more CPU time than I/O to the volume.
@@ -200,9 +204,9 @@ impl Point {
         })
     }
 
-    /// Returns the simulations of one setting, with different seeds. Random I/O with the default
-    /// settings has several: workers wait for a lock that all drives share, and the rate differs by
-    /// a tenth or more between seeds.
+    /// Returns the simulations of a point, each with another seed. Random I/O with the default
+    /// settings has [`DRAWS`] simulations, because its I/O rate differs by a tenth or more between
+    /// seeds. The cause is that workers wait for a lock that all drives share.
     fn draws(self) -> impl Iterator<Item = Point> {
         let Point { rw, chunk, marks, file, .. } = self;
         let usual = Point { rw, chunk, marks, file, ..Point::default() }.settled();

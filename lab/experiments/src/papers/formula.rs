@@ -121,8 +121,8 @@ fn is_of_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == '.'
 }
 
-/// Parses settings such as `key=value,key=value`. Whole numbers become integers, other values
-/// texts.
+/// Parses settings such as `key=value,key=value`. Whole numbers become integers, `true` and `false`
+/// become booleans, and all other values become strings.
 fn settings(text: &str) -> Table {
     let one = |pair: &str| {
         let (key, value) = pair.split_once('=').expect("write settings as KEY=VALUE");

@@ -1,7 +1,9 @@
-//! Inputs of a page's simulations that are not in a machine's file: drives, and other constants.
+//! Inputs of a paper's simulations that are not part of a machine model: drives, and other
+//! constants.
 //!
-//! The end of a page lists these inputs beside the machines' constants. The values of drives come
-//! from the drives' presets; `DriveOrigins` names the sources of these values.
+//! `Given` makes a table of these inputs. The table is at the end of the paper's result page, next
+//! to the tables of the machines' constants. The values of a drive come from the drive's preset.
+//! `DriveOrigins` names the sources of these values.
 
 use std::time::Duration;
 

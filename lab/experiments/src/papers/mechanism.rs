@@ -1,8 +1,9 @@
-//! `Mechanism`: a part of the model of a machine or kernel that can be switched off, to measure how
-//! much a result depends on it.
+//! `Mechanism`: a part of a simulated machine or kernel that can be switched off.
 //!
-//! Mechanisms of a machine are switched off here, in the machine's `Model`. The modules of papers
-//! switch off mechanisms of a guest, host adapter or old kernel. points.rs calls this file.
+//! A second run without a mechanism shows how much a result depends on the mechanism.
+//! `Mechanism::take_from` switches off mechanisms of a machine, in the machine's `Model`. Other
+//! mechanisms belong to a guest, a host adapter or an old kernel. The file of each paper, such as
+//! atc17.rs, switches these off. points.rs calls this file.
 
 use millrace_drives::Words;
 use millrace_simulator::Model;

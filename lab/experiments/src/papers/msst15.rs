@@ -3,8 +3,9 @@
 //!
 //! A guest with 8 vCPUs runs on 4 cores; for comparison, the host runs the same workload without a
 //! guest. A `Point` is one simulation with settings from `papers/msst15.toml`, which also has the
-//! figures, tables and checks. The only inputs are the files of machine and virtualisation and the
-//! drive's preset; no result of the paper is an input. `millrace-lab paper` calls this file.
+//! figures, tables and checks. The only inputs are a file with the machine's costs, a file with the
+//! costs of virtualisation, and the drive's preset. No result of the paper is an input.
+//! `millrace-lab paper` calls this file.
 
 use std::sync::LazyLock;
 
@@ -41,8 +42,8 @@ pub(super) fn paper() -> Paper {
 
 /// Longest time that an I/O thread polls, in nanoseconds: KVM's `halt_poll_ns` on x86.
 const POLL_MAX_NS: u64 = 200_000;
-/// Measured time of a simulation in ns, long enough for rare events: a vCPU that holds a lock is
-/// preempted only some hundred times a second.
+/// Measured time of a simulation, in nanoseconds. The time must be long enough for rare events. For
+/// example, a vCPU that holds a lock is preempted only a few hundred times a second.
 const LENGTH_NS: u64 = 300_000_000;
 const DEPTH: u32 = 32;
 /// CPUs of the host in the order in which Linux assigns them to processes: first one CPU of each
@@ -85,11 +86,11 @@ struct Point {
     wait: Option<bool>,
     #[serde(default)]
     poll: bool,
-    /// Factor on the costs of VM exits and of the guest's kernel; 1 in every point that is compared
-    /// with the paper.
+    /// Factor by which VM exits and the guest's kernel cost more than in the model. The factor is 1
+    /// in all simulations that are compared with the paper.
     #[serde(default = "once")]
     dearer: u32,
-    /// Effects of the host that the simulation leaves out; none in points that are compared with
+    /// Effects of the host that are not simulated. Empty in all simulations that are compared with
     /// the paper.
     #[serde(default)]
     without: Vec<Effect>,

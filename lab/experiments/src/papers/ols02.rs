@@ -1,9 +1,10 @@
-//! `ols02`: the experiments of the OLS 2002 paper on a similar simulated machine, in virtual time.
+//! `ols02`: the experiments of the OLS 2002 paper on a simulated machine like the paper's, in
+//! virtual time.
 //!
 //! A `Point` is one simulation with settings from `papers/ols02.toml`, which also has the figures,
 //! tables and checks. `locks` makes the paper's table of lock statistics (lockmeter). `native`
 //! counts calls and measures costs on this machine, with the same settings. The inputs are files
-//! with the costs of the machine and of the kernel, and the settings that the paper states; no
+//! with the costs of the machine and of the kernel, and the settings that the paper states. No
 //! result of the paper is an input.
 
 mod locks;
@@ -39,8 +40,8 @@ pub(super) fn paper() -> Paper {
         let costs = machine_table::of_costs(&costs.name, about, &costs.entries());
         let mut here = None;
         let finish = |mut page: crate::page::Page, parts: &[&str]| {
-            // Native measurements are made once, because no mechanism of a real machine can be
-            // switched off for a second run.
+            // Measure on this machine only once. The second run switches off parts of the simulated
+            // machine or kernel, which is not possible on a real machine.
             let here = here.get_or_insert_with(|| measured(parts));
             let calls = here.as_ref().ok().and_then(|here| here.0.as_ref());
             let check = page.checks.iter_mut().find(|check| check.id == "ols.calls");
@@ -89,7 +90,8 @@ const DISKS: u32 = 8;
 const PLUG: u32 = 1_024;
 const LENGTH_NS: u64 = 1_000_000_000;
 
-/// A row of \[OLS\]'s tables: a version of the kernel's raw I/O.
+/// Version of the kernel's raw I/O, with the settings that distinguish it. The tables of \[OLS\]
+/// have a row for each version.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Step {

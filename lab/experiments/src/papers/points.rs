@@ -21,7 +21,8 @@ use crate::papers::{
     PAPERS, Repetition, Tell, comparison, distinct, models, run_points, whole_parts,
 };
 
-/// Parts of a paper's result page to reproduce, such as figures, and settings of their simulations.
+/// Selection of parts of a paper's results, such as figures, and settings that apply to all
+/// simulations of these parts.
 #[derive(Debug, Clone, Copy)]
 pub struct PartSelection<'a> {
     /// Names of the parts of the paper's page, such as `fig4`, without duplicates.
@@ -34,20 +35,22 @@ pub struct PartSelection<'a> {
 }
 
 impl<'a> PartSelection<'a> {
-    /// Selects `parts` of a paper, such as its figures, to run with all mechanisms of the simulated
-    /// machine on.
+    /// Selects `parts` of a paper, such as its figures. No mechanism of the simulated machine is
+    /// switched off.
     pub fn new(parts: &'a [&'static str], seed: u64) -> Self {
         PartSelection { parts, seed, without: &[] }
     }
 }
 
-/// A simulation of a paper. The simulation runs once, even if several parts show its result.
+/// A point: one simulation of a paper, with its settings. If several parts of the paper's page need
+/// the same point, the simulation runs only once.
 pub(crate) trait Point: Clone + PartialEq + Sync {
     type Measurement: Send;
     /// Mechanisms that this paper's simulations can switch off, besides those of the machine
     /// models.
     const OWN: &'static [Mechanism] = &[];
-    /// Mechanisms of machine models that cannot affect the results of this paper.
+    /// Mechanisms of the machine models that have no effect on this paper's simulations. Users
+    /// cannot switch off these mechanisms for this paper.
     const UNUSED: &'static [Mechanism] = &[];
 
     fn of_settings(settings: Table) -> Result<Self, String>
@@ -108,8 +111,9 @@ impl<P: Point> Results<P> {
         points.sort_by_key(|point| Reverse(point.work()));
         let models = models(distinct(points.iter().map(P::machine)).into_iter())?;
         let of = |name: &str| models.iter().find(|model| model.name == name);
-        // Task number `at` is a run of point `at / times`. Each point has one run with all
-        // mechanisms and, if `without` is not empty, a second run without these mechanisms.
+        // Each point has one or two tasks: a run with all mechanisms and, if `without` is not
+        // empty, a run without these mechanisms. So task number `at` belongs to point number `at /
+        // times`.
         let times = if without.is_empty() { 1 } else { 2 };
         let run = |at: usize| {
             let point = &points[at / times];

@@ -54,8 +54,8 @@ struct Settings {
     only: Option<String>,
     #[serde(default)]
     groups: bool,
-    /// Number of clients for each entry of `clients`. For entries with `others = true`, the setting
-    /// `others` gives this number instead.
+    /// Number of clients for each entry of `clients`. Entries with `others = true` use the number
+    /// in the setting `others` instead.
     #[serde(default = "one")]
     threads: u32,
     #[serde(default)]
@@ -160,8 +160,8 @@ impl From<Settings> for Point {
 
 fn phases(drive: &str, scheduler: SchedulerKind) -> Phases {
     let (warm_up_ms, length_ms) = match drive {
-        // The deadline scheduler takes about 20 ms to serve every I/O in flight once. Make the
-        // warm-up and the measurement twice as long.
+        // On the null drive, the deadline scheduler takes about 20 ms until each I/O in flight has
+        // been served once. The warm-up takes 40 ms, twice this time, and so does the measurement.
         "null" if scheduler == SchedulerKind::Deadline => (40, 40),
         "null" => (5, 5),
         "850evo" => (400, 800),

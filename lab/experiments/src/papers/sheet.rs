@@ -1,9 +1,10 @@
 //! `Sheet`: the content of `papers/NAME.toml`, from which a paper's result page is made.
 //!
-//! The file lists the simulations to run, formulas over their metrics for figures and tables, and
-//! the paper's own numbers. A type that implements `Point` turns settings into a simulation. Texts
-//! in it are templates, which `formula` fills in. Settings whose names begin with an underscore are
-//! only for templates. The module `repeat` reads a sheet for every paper.
+//! The file lists the simulations to run, formulas for figures and tables, and the paper's own
+//! numbers. Formulas use metrics of the simulations. A type that implements `Point` turns settings
+//! into a simulation. Texts in the file are templates, which `formula` fills in. Settings with
+//! names that begin with an underscore are only for templates. The function `papers::repeat` reads
+//! a sheet for every paper.
 
 use std::collections::BTreeMap;
 
@@ -29,8 +30,8 @@ pub(crate) struct Sheet {
     pub(super) intro: Vec<String>,
     #[serde(default)]
     against: ReferenceKind,
-    /// Name of a setting that selects between lists in `values`. If the setting's value is VALUE,
-    /// the list `NAME-VALUE` replaces the list `NAME`, if `NAME-VALUE` exists.
+    /// Name of a setting that selects lists in `values`. If this setting has the value V, the list
+    /// `NAME-V` replaces the list `NAME`. If there is no list `NAME-V`, the list `NAME` is used.
     #[serde(default)]
     by: String,
     #[serde(default)]
@@ -39,11 +40,12 @@ pub(crate) struct Sheet {
     /// or a table with the values of several settings.
     #[serde(default)]
     values: BTreeMap<String, Vec<Value>>,
-    /// Lists of settings composed of other lists, by name. Each inner `Vec` adds every combination
-    /// of one element from each of its lists (`Axis`).
+    /// Lists of settings, by name, that are built from other lists. Each inner `Vec` names some
+    /// lists (`Axis`). Every combination of one element from each of these lists is added.
     #[serde(default)]
     axes: BTreeMap<String, Vec<Vec<Axis>>>,
-    /// For each setting, its values by name. The file may give the name; a `Point` gets the value.
+    /// For each setting, names for some of its values. If the TOML file uses such a name, the
+    /// `Point` gets the value instead.
     #[serde(default)]
     named: BTreeMap<String, Table>,
     #[serde(default)]
@@ -118,7 +120,8 @@ struct LineSpec {
     only: Table,
     name: String,
     y: Option<Formula>,
-    /// Formulas for the x and y values of points whose x values do not come from `PanelSpec::x`.
+    /// Pairs of formulas, for x and for y, that give points of the plotted line. The formula in the
+    /// field `y` gives further points, at all values of the setting `PanelSpec::x`.
     #[serde(default)]
     points: Vec<(Formula, Formula)>,
     #[serde(default = "ours")]
@@ -150,7 +153,8 @@ struct RowSpec {
     each: Vec<Axis>,
     #[serde(default)]
     cells: Vec<String>,
-    /// Name of rows that the paper's module computes; empty if `cells` gives the row.
+    /// Name of the rows if the paper's module computes them with `Point::rows`. Empty if `cells`
+    /// has the text of the row.
     #[serde(default)]
     from: String,
 }
@@ -376,8 +380,9 @@ impl<P: Point> Evidence<'_, P> {
         }
         if let Some(y) = &spec.y {
             for (number, one) in self.sheet.values(x, settings).iter().enumerate() {
-                // If the x value is not an integer, plot the point at the value's position in its
-                // list, from 1.
+                // The x coordinate of a point is the value of the setting on the x axis. If the
+                // value is not an integer, the x coordinate is the value's position in the list of
+                // values, counted from 1.
                 let x = one.get(x).and_then(Value::as_integer).unwrap_or(number as i64 + 1);
                 points.extend(self.value(y, &with(settings, one)).map(|y| (x as f64, y)));
             }

@@ -1,9 +1,10 @@
-//! `spans`: measures the time that one I/O spends in each step, on this machine and in real time.
+//! `spans`: measures the time of each step of an I/O, on this machine and in real time.
 //!
 //! Reads 4 KiB at a time from a modelled NVMe drive and from a temporary file. `Recorder` records a
-//! timestamp for each step of each I/O; the recording is then read and measured like `millrace
-//! trace spans` does. Unlike the other papers' experiments this one is not a simulation: the spans
-//! depend on the machine that runs it. Source: \[WALK\]. `millrace-lab paper` calls this file.
+//! timestamp for each step of each I/O. The recording is then read and measured as `millrace trace
+//! spans` does. Most other experiments of `millrace-lab paper` are simulations. Here, the results
+//! depend on the machine that runs the experiment. Source: the paper \[WALK\]. `millrace-lab paper`
+//! calls this file.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -46,14 +46,14 @@ struct Point {
     interface: InterfaceKind,
     #[serde(default = "core", deserialize_with = "word")]
     software: Spread,
-    /// Placement of hardware queues; the paper's default is one queue per socket. The paper's raw
-    /// design, a driver that takes bios directly (`make_request_fn`), has no queues of the block
-    /// layer and no state shared between CPUs. One hardware queue per core models this design.
+    /// Placement of hardware queues. The paper's default is one queue per socket. In the paper's
+    /// raw design, the driver takes bios directly (`make_request_fn`), and CPUs share no state of
+    /// the block layer. For this design, the model always uses one hardware queue per core.
     #[serde(default = "node", deserialize_with = "word")]
     hardware: Spread,
     cores: u32,
-    /// True if the point measures maximum latencies, in a run during which a kernel thread preempts
-    /// the job on each core.
+    /// True if the run measures maximum latencies. A kernel thread then preempts the job on each
+    /// core once.
     #[serde(default)]
     maxima: bool,
     #[serde(skip)]
@@ -89,9 +89,10 @@ impl Point {
     fn plan(&self, model: &Model, seed: u64) -> SimPlan {
         let Point { interface, cores, maxima, .. } = *self;
         let iodepth = if interface == InterfaceKind::Sync { 1 } else { 32 };
-        // A kernel thread preempts each job once, which costs a CFS time slice and two context
-        // switches. With two threads on a CPU, the slice is half of `sched_latency`: four times the
-        // minimum granularity, which is the model's `time_slice`.
+        // Time of one preemption by a kernel thread: a CFS time slice and two context switches. The
+        // model's `time_slice` is the minimum granularity of CFS. `sched_latency` is eight times
+        // the minimum granularity. With two threads on a CPU, a CFS time slice is half of
+        // `sched_latency`, that is, four times the minimum granularity.
         let threads = &model.threads;
         let slice_ns = (4.0 * threads.time_slice.ns + 2.0 * threads.context_switch.ns) as u64;
         let linux3 = Linux3 {
@@ -109,8 +110,8 @@ impl Point {
             cpus: (0..cores).collect(),
             jobs: cores,
             workload: Workload { rw: Rw::RandRead, bs_bytes: 512, iodepth, verify: false, seed },
-            // Measure for 2.5 slices: the kernel thread wakes within one slice after the start and
-            // runs for one slice, so the measured window contains its whole run.
+            // Measure for 2.5 slices. The kernel thread wakes at most one slice after the start of
+            // the window, and runs for one slice. So it ends before the window does.
             length: if maxima { Length::Time(slice_ns * 5 / 2) } else { Length::Rounds },
             stamp: Stamp::Batch,
             interface,
@@ -179,7 +180,8 @@ impl papers::Point for Point {
     }
 }
 
-/// Returns the upper limit, in milliseconds, of a time's bucket in fio's latency histogram.
+/// Returns the upper limit, in milliseconds, of the bucket of fio's latency histogram that contains
+/// a latency of `ns`.
 fn bucket_ms(ns: f64) -> f64 {
     let ms = [
         0.002, 0.004, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.0, 4.0, 10.0, 20.0, 50.0,

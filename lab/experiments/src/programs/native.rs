@@ -1,9 +1,9 @@
-//! `run_program_row`: a program's threads on this machine, on a volume of any drives.
+//! `run_program_row`: runs a program's threads on this machine, on a volume of any kind of drive.
 //!
-//! This file has the names of programs for users, the requirements on a volume, and the run: each
-//! thread of the program is an I/O thread, and the drives' workers run beside them. The threads run
-//! the same code as in `atc17` on the simulated machine. The simulated costs of system calls do not
-//! apply here, but pages are really copied if a cache is used. `bench --program` calls this file.
+//! `bench --program` calls this file, which has the names of the programs and checks if the volume
+//! suits a program. Each thread of the program is an I/O thread; the workers of the drives run
+//! beside them. The threads run the same code as in `atc17` on the simulated machine. The simulated
+//! costs of system calls do not apply here. If a cache is used, pages are really copied.
 
 use std::fmt;
 use std::str::FromStr;

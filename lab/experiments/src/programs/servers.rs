@@ -21,7 +21,7 @@ use crate::simulation::program::{Access, Program};
 const SET_BYTES: u64 = 1 << 30;
 const CACHE_BYTES: u64 = SET_BYTES / 8;
 const LENGTH_NS: u64 = 200_000_000;
-/// Longest append in pages: 16 KiB in all three personalities.
+/// Maximum length of an append in pages: 16 KiB, in all three filebench personalities.
 const APPEND_PAGES: u64 = 4;
 
 /// Personality of filebench.

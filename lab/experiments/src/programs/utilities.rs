@@ -1,9 +1,10 @@
-//! `Utility`: one thread that copies to or from the volume, or packs and unpacks a tree on it.
+//! `Utility`: one thread that copies to or from the volume, or packs or unpacks a directory tree.
 //!
-//! Utilities use the cache with its read-ahead. Files outside of the volume, which `cp` copies from
-//! or to, cost only the time to copy the pages. cp reads and writes 128 KiB at a time, tar records
-//! of 10 KiB, which are three pages here. A tree has files of 11 KiB on average (an assumption,
-//! like the sources of Linux); its archive is on the same volume. No data is read twice.
+//! Utilities use the cache with its read-ahead. `cp` copies to or from a file outside of the
+//! volume; the access to this file costs only the time to copy the pages. `cp` reads and writes 128
+//! KiB at a time. `tar` uses records of 10 KiB, which are three pages here. The tree and its
+//! archive are both on the volume. The tree's files are 11 KiB long on average, an assumption based
+//! on the source tree of Linux. No data is read twice.
 
 use millrace_cache::CacheConfig;
 use millrace_random::SplitMix64 as Random;
@@ -75,9 +76,8 @@ impl Utility {
         let place = |page: u64, pages: u64| (page * PAGE_SECTORS, pages * PAGE_SECTORS);
         let end = access.volume().capacity() / PAGE_SECTORS;
         let archive_page = ARCHIVE_PAGE.min(end / 2);
-        // Inodes fill the first pages of the volume, and file data follows. `owed` is the number of
-        // pages of files already done that tar has not yet written to the archive, or untar not yet
-        // read from it.
+        // The volume begins with the inodes, followed by the file data. `owed` counts the archive
+        // pages that belong to finished files but are still to be written (tar) or read (untar).
         let (mut page, mut archive, mut owed) = (FILES / INODES, archive_page, 0);
         for number in (0..FILES).cycle() {
             if access.is_over() {
@@ -85,8 +85,8 @@ impl Utility {
             }
             let pages = size_pages(FILE_BYTES, &mut random);
             if page + pages > archive_page || archive + pages + RECORD_PAGES > end {
-                // At the end of the volume, start again at its beginning. A simulated run is too
-                // short to reach the end.
+                // If the space for the files or the archive is full, start again at its beginning.
+                // No simulated run is long enough for this.
                 (page, archive, owed) = (FILES / INODES, archive_page, 0);
             }
             if self.0 == Kind::Tar {

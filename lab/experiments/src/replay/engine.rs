@@ -26,7 +26,8 @@ use crate::load::bench::BenchError;
 
 /// Limit on the bytes of reads and writes in flight, which bounds the memory of a replay.
 pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 16 << 20;
-/// Number of unfinished I/Os, beyond the I/O depth, that the engine may have taken from the trace.
+/// Limit on unfinished I/Os, in addition to the I/O depth. At this limit, the engine takes no more
+/// I/Os from the trace.
 const WAITING_MAX: usize = 4_096;
 /// Longest sleep of the engine's loop, in nanoseconds, so that the loop soon notices if the user
 /// interrupts the replay (Ctrl-C).
@@ -149,7 +150,8 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         // failed.
         tally.counts.unanswered += u64::from(flight.started);
         if ending.stopped_ns.is_none() {
-            // If the target failed, I/Os taken from the trace but not sent count as unsent.
+            // If the target failed, count the I/Os that were taken from the trace but never sent.
+            // If the replay was stopped, `stop` has counted them already.
             let admitted = (slots.len() - free.len()) as u64;
             tally.counts.unsent += admitted.saturating_sub(flight.started.into());
             tally.counts.unsent += u64::from(next.is_some());
@@ -279,8 +281,8 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         }
     }
 
-    /// Takes the I/Os that are due from the trace. A replay as fast as possible takes I/Os until
-    /// the I/O depth is reached.
+    /// Takes I/Os from the trace until the next one is not due yet. If the replay runs as fast as
+    /// possible, takes I/Os until the I/O depth is reached. Returns true if any I/O was taken.
     fn admit(&mut self, now_ns: u64) -> bool {
         let mut any = false;
         while !self.ending.has_begun {
@@ -358,7 +360,8 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
             in_flight: 0,
             in_flight_bytes: 0,
             // If the engine was full when the I/O became due, the I/O has already waited for room.
-            // Start with a value other than `Engine::held`, so that the I/O is counted as such.
+            // `begin` counts a wait if the I/O's `held` differs from `Engine::held`. So `held`
+            // begins with a different value here.
             held: match due_ns.is_some_and(|due_ns| due_ns <= self.full_ns) {
                 true => self.held.wrapping_sub(1),
                 false => self.held,
@@ -461,8 +464,9 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         if self.ending.stopped_ns.is_none() {
             until_ns = until_ns.min(self.runtime_end_ns());
         }
-        // Wake up when the trace's next I/O becomes due. If the I/O is due already, the engine has
-        // no room for it and only a completion makes room, so sleep until then.
+        // Wakes up when the trace's next I/O becomes due. If the next I/O is already due, the
+        // engine was full and could not take the I/O. No timer is needed then: a completion makes
+        // room, and also ends the sleep.
         let due_ns = self.next.as_ref().and_then(|io| self.due_ns(io));
         if let Some(due_ns) = due_ns.filter(|due_ns| *due_ns > now_ns) {
             until_ns = until_ns.min(due_ns);

@@ -44,7 +44,8 @@ pub(crate) struct Lane {
     pub(crate) contents: DiskContents,
 }
 
-/// An I/O, or a part of an I/O that the volume or server accepts as one request.
+/// Request to a volume or server: a whole I/O, or a part of an I/O that is too long for one
+/// request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) lane: u32,

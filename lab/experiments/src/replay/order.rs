@@ -32,8 +32,8 @@ pub(crate) enum Waits {
     Writes,
 }
 
-/// Ranges of I/Os that have not ended. Key: start offset, and the I/O's index in the engine (slot),
-/// which makes the key unique. Value: end offset, and true if the I/O changes data.
+/// Byte ranges of admitted I/Os that have not ended. Key: start offset, and the I/O's index in the
+/// engine (slot), which makes the key unique. Value: end offset, and true if the I/O changes data.
 type Ranges = BTreeMap<(u64, u32), (u64, bool)>;
 
 #[derive(Debug, Default)]

@@ -50,12 +50,13 @@ pub struct OpReport {
     pub traced: Option<Latency>,
     /// Latencies from an I/O's submission to its completion.
     pub from_submission: Option<Latency>,
-    /// Latencies from the time at which an I/O is due to its completion; `None` for a replay as
-    /// fast as possible.
+    /// Latencies from an I/O's due time to its completion. `None` for a replay as fast as possible,
+    /// which has no due times.
     pub from_due: Option<Latency>,
 }
 
-/// Thresholds for late I/Os: nanoseconds, JSON key, and text.
+/// Thresholds for late I/Os. Each entry has the threshold in nanoseconds, its key in JSON reports,
+/// and its text in reports for users.
 pub const LATE: [(u64, &str, &str); 5] = [
     (100_000, "over_100us", "100 us"),
     (1_000_000, "over_1ms", "1 ms"),
@@ -64,7 +65,7 @@ pub const LATE: [(u64, &str, &str); 5] = [
     (1_000_000_000, "over_1s", "1 s"),
 ];
 
-/// Delays from the time at which I/Os are due to their submission.
+/// Delays of I/Os: times from an I/O's due time to its submission.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lateness {
     /// Statistics of the delay from due time to submission, over all I/Os that were sent.
@@ -143,12 +144,12 @@ pub enum StopReason {
     Runtime,
     /// The replay's limit on the number of I/Os was reached.
     Limit,
-    /// The rest of the trace could not be read. The text is the reason.
+    /// The rest of the trace could not be read. The field is the reason.
     Trace(String),
-    /// An I/O of the trace cannot be replayed without a decision of the user. The text names the
-    /// I/O and the choices.
+    /// An I/O of the trace cannot be replayed until the user decides how. The field is a text that
+    /// names the I/O and the choices.
     Undecided(String),
-    /// The target failed. The text is the reason.
+    /// The target failed. The field is the reason.
     Target(String),
 }
 
@@ -192,7 +193,7 @@ pub struct Report {
     pub skipped: Skipped,
     /// Number of I/Os that ended, over time.
     pub series: ReplaySeries,
-    /// Number of I/Os that were due, over time; `None` for a replay as fast as possible.
+    /// Number of I/Os that became due in each interval. `None` for a replay as fast as possible.
     pub due_series: Option<ReplaySeries>,
     pub targets: Vec<LaneReport>,
     /// Reason why the replay ended before the trace; `None` if the whole trace was replayed.

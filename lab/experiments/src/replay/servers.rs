@@ -1,7 +1,7 @@
 //! Servers as the target of a replay, with one client for each lane, all on the engine's thread.
 //!
-//! A lane is a server on which devices of the trace are replayed. The target owns the clients,
-//! which are the same as in benchmarks, the slots of their requests, and the buffers. nbd.rs and
+//! A lane is a server on which devices of the trace are replayed. The target owns the clients, the
+//! slots of their requests, and the data buffers. Benchmarks use the same clients. nbd.rs and
 //! vhost.rs create the target; the engine calls it.
 
 use std::time::Duration;

@@ -32,19 +32,19 @@ use crate::trace::TraceSource;
 pub struct SimulatedVolume {
     /// Name of the volume, for reports and errors.
     pub name: String,
-    /// Drives of the volume, of kinds that also run on a simulated machine.
+    /// Drives of the volume. Only kinds of drives that run on a simulated machine are allowed.
     pub drives: Vec<Spec>,
     /// Layout that joins the drives into a volume.
     pub layout: Layout,
-    /// Serving mode of the volume, which assigns threads to its drives.
+    /// Serving mode of the volume, which determines the threads that serve the volume's drives.
     pub serving: Serving,
 }
 
 /// Replays a trace on volumes of a simulated machine.
 ///
 /// # Errors
-/// If a drive cannot be opened on a simulated machine, if the simulation fails, or as
-/// [`replay`](super::replay).
+/// If a drive cannot be opened on a simulated machine, or if the simulation fails. Also in all
+/// cases in which [`replay`](super::replay) returns an error.
 pub fn replay_simulated<S>(
     source: S,
     model: &Model,

@@ -20,7 +20,7 @@ pub const VHOST_IODEPTH_MAX: u32 = 256;
 const SLOTS_BYTES: u32 = 32 << 20;
 /// Smallest and largest size, in bytes, of the buffer for one request's data.
 const SLOT_BYTES: [u32; 2] = [128 << 10, 1 << 20];
-/// Smallest number of entries of a ring, the usual number in guests.
+/// Minimum number of entries of a ring: 256, the usual number in guests.
 const RING: u16 = 256;
 
 pub(crate) fn connect(

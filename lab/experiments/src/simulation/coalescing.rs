@@ -1,12 +1,14 @@
 //! `Coalescing`: a host adapter that raises one interrupt for many completions of all its drives.
 //!
-//! Models isci of Linux 4.4, the driver of Intel's SCU. After each interrupt,
-//! `isci_host_completion_routine` sets two limits for the next one: a number of completions, equal
-//! to the commands still in flight, and a time after the first completion. The time is a code in a
-//! table: 9 (`ISCI_COALESCE_BASE`) plus the binary logarithm of the commands in flight. By the
-//! table beside `sci_controller_set_interrupt_coalescence`, code 7 is 853.3 to 1,280 ns, and each
-//! further code is twice as long; the model uses the mean. The limit on the number of completions
-//! is not modelled, because four drives of 50,000 IOPS do not reach this limit.
+//! Models isci, the driver of Intel's SCU, in Linux 4.4. After each interrupt,
+//! `isci_host_completion_routine` sets two limits for the next interrupt:
+//!
+//! - A number of completions, equal to the number of commands still in flight. This limit is not
+//!   modelled, because four drives of 50,000 IOPS do not reach it.
+//! - A time after the first completion, given as a code: 9 (`ISCI_COALESCE_BASE`) plus the binary
+//!   logarithm of the number of commands in flight. The table beside
+//!   `sci_controller_set_interrupt_coalescence` has a range for each code. Code 7 is 853.3 to 1,280
+//!   ns, and each further code doubles the range. The model uses the mean of the range.
 //!
 //! The queues of all drives behind the adapter share a `Coalescing`; each queue has a
 //! `QueueInterrupts`. host_adapter.rs calls this file. The state stands for hardware, so access
@@ -22,8 +24,9 @@ use millrace_machine::Machine;
 
 use millrace_machine::lock_unpoisoned;
 
-/// Longest time from a completion to its interrupt, with one command in flight. The isci driver's
-/// table gives 3,413 to 5,120 ns (code 9); the value here is the mean.
+/// Maximum time from a completion to its interrupt if one command is in flight, in nanoseconds. The
+/// isci driver's table has a range of 3,413 to 5,120 ns for this case (code 9). The constant is the
+/// mean of this range.
 const WAIT_NS: u64 = 4_267;
 
 #[derive(Debug)]
@@ -109,8 +112,8 @@ pub(super) struct QueueInterrupts {
 }
 
 impl QueueInterrupts {
-    /// Polls the drive's queue. If no interrupt has reported the next completion yet, requests a
-    /// poll at the time of the next interrupt instead.
+    /// Polls the drive's queue. If no interrupt has reported the queue's next completion yet, only
+    /// requests a poll at the time of the next interrupt.
     pub(super) fn poll<M: Machine>(
         &mut self,
         inner: &mut dyn DriverQueue<M>,

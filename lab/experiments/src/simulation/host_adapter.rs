@@ -1,21 +1,22 @@
-//! `HostAdapter`: state that the drives behind one SCSI host shared in the kernel, apart from tags.
+//! `HostAdapter`: kernel state, except tags, that the drives behind one SCSI host share.
 //!
-//! Each kind of state can be switched off. On the HBA (driver mpt3sas of Linux 4.4) every command
-//! writes two kinds: the table of commands by number (smid; `Lookup`), and the SCSI mid-layer's
-//! count of commands, `host_busy`, which `scsi_host_queue_ready` increments and
-//! `scsi_device_unbusy` decrements. Commit 6eb045e092ef (5.5) removed `host_busy`. The count of
-//! each device, `device_busy`, is modelled together with `host_busy`. A count per SCSI target is
-//! not modelled: the kernel keeps it only for targets with a limit of their own, which these drives
-//! do not have. The SCU (driver isci of 4.4) is a SCSI host with two kinds of state: coalesced
-//! interrupts (coalescing.rs), and the lock `scic_lock`. The driver takes this lock twice to send a
-//! command (`isci_task_execute_task`, and where the request is started) and once per interrupt for
-//! all completions (`isci_host_completion_routine`).
+//! Each kind of state can be switched off. Two adapters are modelled, with their drivers in Linux
+//! 4.4:
+//!
+//! - The HBA (driver mpt3sas). Every command writes the driver's table of commands (`Lookup`), and
+//!   `host_busy`, the SCSI mid-layer's count of commands. `scsi_host_queue_ready` increments
+//!   `host_busy`, and `scsi_device_unbusy` decrements it. Linux 5.5 removed `host_busy` (commit
+//!   6eb045e092ef). `device_busy`, the count of each device, is modelled together with `host_busy`.
+//! - The SCU (driver isci). Interrupts are coalesced (coalescing.rs), and all commands take the
+//!   lock `scic_lock`. The driver takes this lock twice to send a command
+//!   (`isci_task_execute_task`, and where the request is started), and once per interrupt for all
+//!   completions (`isci_host_completion_routine`).
 //!
 //! run.rs creates a `HostAdapter` for a simulation. `AdapterDriver` wraps a drive's driver, outside
 //! of `PollerDriver`, because the interrupt handler is entered before any command is looked up.
-//! Other work under the locks is part of the machine's `driver` and `complete` costs. Chain buffers
-//! of commands with many segments are not modelled; each chain buffer took the lock once more
-//! (`_base_get_chain_buffer_tracker`).
+//! Other work under the locks is part of the machine's `driver` and `complete` costs. Not modelled:
+//! counts per SCSI target, which the kernel keeps only for targets with a limit of their own, and
+//! chain buffers of commands with many segments (`_base_get_chain_buffer_tracker`).
 
 use std::sync::Arc;
 
@@ -43,8 +44,8 @@ pub struct HostAdapterConfig {
     pub coalescing: bool,
 }
 
-/// The two entries of the driver's free list that taking or putting back an entry writes: the entry
-/// itself and the next entry of the list. Each entry takes a cache line.
+/// Two entries of the driver's free list, of one cache line each. To take or put back an entry, the
+/// driver writes the entry itself and the next entry of the list.
 type FreeEntries = [[u64; 8]; 2];
 
 pub(crate) struct HostAdapter<M: Machine> {
@@ -54,26 +55,30 @@ pub(crate) struct HostAdapter<M: Machine> {
     coalescing: Option<Coalescing>,
 }
 
-/// The table of commands and its lock, `scsi_lookup_lock`, taken three times per command:
-/// `mpt3sas_base_get_smid_scsiio` takes an entry off the free list, `_scsih_scsi_lookup_get_clear`
-/// reads the entry at the end, `mpt3sas_base_free_smid` puts the entry back. Commit dbec4c9040ed
-/// used the tag as the smid and removed the lock.
+/// The driver's table of commands, and the table's lock, `scsi_lookup_lock`. Commit dbec4c9040ed
+/// used the tag as the command's number (smid) and removed the lock.
 ///
-/// The three functions write the lock, the list head and entries. An entry is one cache line
-/// (`scsiio_tracker`, 64 bytes). The list is last in, first out, so a command gets the entry that
-/// any CPU put back last. Both taking and putting back an entry also write its neighbour in the
-/// list. At the end of a command, its entry is still in the CPU's cache.
+/// The driver takes the lock three times per command:
+///
+/// - `mpt3sas_base_get_smid_scsiio` takes an entry off the free list.
+/// - `_scsih_scsi_lookup_get_clear` reads the entry at the end of the command.
+/// - `mpt3sas_base_free_smid` puts the entry back.
+///
+/// An entry is one cache line (`scsiio_tracker`, 64 bytes). The free list is last in, first out. So
+/// a command gets the entry that was put back last, by any CPU. Taking or putting back an entry
+/// also writes its neighbour in the list. At the end of a command, the command's entry is still in
+/// the CPU's cache.
 struct Lookup<M: Machine> {
     lock: M::Lock<()>,
     beside: LockNeighbors<M>,
     free: M::Line<FreeEntries>,
 }
 
-/// Cache line of two words near `scsi_lookup_lock`: the pointer to the table of commands, 16 bytes
-/// before the lock, and the head of the free list, 8 bytes after. A CPU reads the line to identify
-/// an interrupt (`_base_get_cb_idx`) or to clear an entry. In the kernel, both words share the
-/// lock's cache line in 5 of the 8 possible positions of the lock. Here, the lock always has a line
-/// of its own, which is more expensive.
+/// Cache line with two words near `scsi_lookup_lock`. The pointer to the table of commands is 16
+/// bytes before the lock, the head of the free list 8 bytes after the lock. A CPU reads the line to
+/// identify an interrupt (`_base_get_cb_idx`) or to clear an entry. In the kernel, the lock has 8
+/// possible positions in a cache line. In 5 of them, both words are in the lock's line. Here, the
+/// lock always has a line of its own, which costs more.
 struct LockNeighbors<M: Machine>(M::Word);
 
 impl<M: Machine> LockNeighbors<M> {

@@ -81,8 +81,8 @@ struct Handler<M: Machine> {
     cpu: u32,
     bell: Doorbell<M>,
     vectors: M::Lock<Vec<Arc<Vector<M>>>>,
-    /// Time of the handler's next poll of the drives, unless the handler is woken earlier. Access
-    /// takes no virtual time, because the alarm stands for an interrupt that hardware raises.
+    /// Time of the handler's next poll of the drives, unless the handler is woken earlier. The
+    /// field stands for an interrupt that hardware raises, so accesses to it take no virtual time.
     alarm_ns: AtomicU64,
     stop: AtomicBool,
 }
@@ -95,8 +95,8 @@ pub(super) struct Interrupts<M: Machine> {
     hardware_queues: Spread,
     irq: Irq,
     topology: Topology,
-    /// Model of Linux 2.4's interrupt work, and, for each drive, the signals of the jobs to wake.
-    /// `None` unless the plan sets `Linux24::adapters`.
+    /// Model of Linux 2.4's interrupt work, and for each drive the signals that wake the drive's
+    /// jobs. `None` unless the plan sets `Linux24::adapters`.
     kernel: Option<(Arc<Kernel<M>>, SignalsByDrive<M>)>,
 }
 
@@ -261,7 +261,7 @@ impl<M: Host> DriverFilter<M> for IrqDriver<M> {
         &*self.inner
     }
 
-    /// Returns false even for a drive that completes requests at once. Only the handler thread
+    /// Returns false, even if the wrapped drive completes requests at once. Only the handler thread
     /// collects completions, so a submitter that polls right after `commit_rqs` finds none.
     fn is_immediate(&self) -> bool {
         false

@@ -45,11 +45,12 @@ pub(super) struct Sums {
     pub(super) errors: u64,
     pub(super) first_error: Option<String>,
     pub(super) system_calls: u64,
-    /// Latencies from queueing (Q) to completion (C) of I/Os in the measured window. Until `end` is
-    /// called, the latencies of the I/Os before the window, which `end` subtracts from the total.
+    /// Latencies of the I/Os in the measured window, from queueing (Q) to completion (C). Between
+    /// `begin` and `end`, the field has the latencies of all I/Os before the window, which `end`
+    /// subtracts.
     pub(super) latency: Snapshot,
-    /// Durations of system calls in the measured window, for jobs with one I/O per call. In
-    /// raw_job.rs, one call submits all elements of the I/O's vector.
+    /// Durations of system calls in the measured window. Recorded only if each call submits one
+    /// I/O, or, in raw_job.rs, all elements of one I/O's vector.
     pub(super) calls: Snapshot,
     pub(super) drives: Vec<StatsSnapshot>,
 }
@@ -140,9 +141,9 @@ impl<M: Host> RowState<M> {
         });
     }
 
-    /// Changes the sums under their mutex. `change` must not call the simulated machine: the call
-    /// may switch to another job, which would block on the mutex, and with it all simulated
-    /// threads.
+    /// Changes the sums under their mutex. `change` must not call the simulated machine, because
+    /// such a call may switch to another job. If that job then locks the mutex, all simulated
+    /// threads hang.
     pub(super) fn sum(&self, change: impl FnOnce(&mut Sums)) {
         change(&mut lock_unpoisoned(&self.sums));
     }

@@ -42,13 +42,14 @@ impl Words for LockScope {
     ];
 }
 
-/// Rule for submitting the elements of a readv(2) vector: all together, or one by one.
+/// Rule for submitting the buffers (iovecs) of a readv(2) call: all together, or one by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Readv {
-    /// All elements of the vector are submitted together, and the job waits once for all of them.
+    /// All buffers of the readv(2) call are submitted together, and the job waits once for all of
+    /// them.
     #[default]
     Whole,
-    /// Each element is an I/O of its own, submitted after the previous one has completed.
+    /// Each buffer is an I/O of its own, submitted after the previous one has completed.
     Serial,
 }
 
@@ -61,18 +62,18 @@ impl Words for Readv {
 /// outside of the block layer takes no time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Linux24 {
-    /// Length of a bio in bytes, a multiple of 512. `None` makes each element of the I/O's vector
-    /// one bio.
+    /// Length of a bio in bytes, a multiple of 512. `None` makes one bio of each buffer (iovec) of
+    /// an I/O.
     pub unit_bytes: Option<u32>,
-    /// Number of elements of an I/O's vector, all of the same length. `None` means one.
+    /// Number of buffers (iovecs) of one I/O, all of the same length. `None` means one.
     pub iovecs: Option<u32>,
-    /// Submission of the elements of an I/O's vector, as by readv(2).
+    /// Rule for submitting the buffers (iovecs) of one I/O, as in a readv(2) call.
     pub readv: Readv,
     /// If true, the data of each bio is copied through a bounce buffer, even if the drive could
     /// access the data directly.
     pub bounce: bool,
-    /// If true, copies through bounce buffers take no time on a simulated machine, to measure the
-    /// effect of their cost.
+    /// If true, copies to and from bounce buffers take no time on a simulated machine. A comparison
+    /// with the default shows the cost of these copies.
     pub without_copies: bool,
     /// Bytes of memory that a job fills and keeps, as Linux 2.4 keeps a kiobuf for an open drive; 0
     /// for none.
@@ -82,8 +83,9 @@ pub struct Linux24 {
     /// If true, the `sq` stack plugs the bios of a batch in the request queue instead of in the
     /// task.
     pub plug_in_queue: bool,
-    /// Scope of the lock of the adapters' drivers. If given, a simulated machine models Linux 2.4's
-    /// work outside of the block layer, which includes the drivers' work under this lock.
+    /// Scope of the lock that the drivers of host adapters hold. If set, a simulated machine also
+    /// models Linux 2.4's work outside of the block layer. The drivers' work under this lock is
+    /// part of it.
     pub adapters: Option<LockScope>,
     /// Time that a job on a simulated machine computes after each I/O, in nanoseconds.
     pub compute_ns: u64,
@@ -100,7 +102,7 @@ impl Linux24 {
         drive.get("controller").or(drive.controller.as_deref())
     }
 
-    /// Returns two sizes in bytes: of an element of the I/O's vector, and of the data in a bio.
+    /// Returns the length of an element of the I/O's vector and the length of a bio, both in bytes.
     pub(super) fn pieces(&self, bs_bytes: u32) -> (u32, u32) {
         let element = bs_bytes / self.iovecs.unwrap_or(1).max(1);
         (element, self.unit_bytes.unwrap_or(element).min(element))
@@ -353,16 +355,16 @@ impl<M: Machine> Kernel<M> {
         }
     }
 
-    /// Charges the time of copying this many sectors to or from a bounce buffer. Does nothing for a
-    /// drive behind an adapter: `bottom_half` charges the time of its copies.
+    /// Charges the time of copying `sectors` sectors to or from a bounce buffer. Does nothing if
+    /// adapters are modelled, because `bottom_half` then charges this time.
     pub(super) fn copy(&self, sectors: u32) {
         if !self.has_adapters() && !self.without_copies {
             self.spend(TimeUse::BounceCopies, &self.costs.bounce.copy, sectors);
         }
     }
 
-    /// Charges the time of releasing a bounce page. Does nothing for a drive behind an adapter:
-    /// `bottom_half` charges the time of the release.
+    /// Charges the time of releasing a bounce page. Does nothing if adapters are modelled, because
+    /// `bottom_half` then charges this time.
     pub(super) fn give_back(&self) {
         if self.bounce && !self.has_adapters() {
             self.spend(TimeUse::BouncePages, &self.costs.bounce.put, 1);

@@ -1,23 +1,23 @@
-//! `Linux3`: settings that add shared state and noise of the kernels of 2012 and 2013, outside of
-//! the block layer, to a simulation.
+//! `Linux3`: settings that add effects of the kernels of 2012 and 2013 to a simulation.
 //!
-//! The model has three effects, each of which can be switched off:
+//! The effects come from code outside of the block layer. Each of the three effects can be switched
+//! off:
 //!
-//! - The counters of a hardware queue (`struct blk_mq_hw_ctx`): `queued` for each request
-//!   allocated, `run` for each run of the queue, and `dispatched[]` for each run by the number of
-//!   requests dispatched. They are plain words in one cache line that all CPUs of the hardware
-//!   queue write; the word before them (the pointer to the tags, or the head of the tag waiters) is
-//!   read when a tag is released. Counted in three versions of block/blk-mq.c, which agree in this:
-//!   an early one, one with a lock-free dispatch list, and the first one merged (3.13). Millrace
-//!   counts per thread and has no such line.
-//! - The inode's count of direct I/Os, which synchronous calls change, too (interface.rs).
-//! - Noise: on each CPU a kernel thread wakes up once and preempts the job for a time.
+//! - The counters of a hardware queue (`struct blk_mq_hw_ctx`): `queued` counts requests, `run`
+//!   counts runs of the queue, and `dispatched[]` counts runs by their number of requests. The
+//!   counters are plain words in one cache line, which all CPUs of the hardware queue write. The
+//!   word before them (the pointer to the tags, or the head of the tag waiters) is read when a tag
+//!   is released. Three versions of block/blk-mq.c agree in this: an early one, one with a
+//!   lock-free dispatch list, and the first one merged (3.13). Millrace counts per thread and has
+//!   no such line.
+//! - The inode's count of direct I/Os, which synchronous I/Os change, too (interface.rs).
+//! - Noise: on each CPU, a kernel thread wakes up once and preempts the job for a time.
 //!
-//! Other state that those versions shared: the map of software queues and the tags, which the block
-//! layer itself has (baseline/lanes.rs of the block crate), and the list `dispatch`, which is
-//! lock-free in the second version only and is left out. The accounting per partition
+//! Other shared state of those kernels needs no setting. The block layer itself has the map of
+//! software queues and the tags (baseline/lanes.rs of the block crate). The list `dispatch` is left
+//! out, because only the second version has it without a lock. The accounting per partition
 //! (`blk_account_io_start`) did nothing, because no request had `REQ_IO_STAT`. Created by run.rs,
-//! called by job.rs; the driver wraps the drive's driver.
+//! called by job.rs.
 
 use std::sync::Arc;
 
@@ -32,8 +32,9 @@ use millrace_machine::{CpuId, Machine, Order, Topology, Word};
 use super::interface::Host;
 use crate::filter::DriverFilter;
 
-/// Shared state and noise of a kernel of 2012 or 2013 that a simulation models. Noise is a kernel
-/// thread that preempts jobs. By default, only the count of asynchronous direct I/Os is modelled.
+/// Effects of a kernel of 2012 or 2013 that a simulation models: shared counters, and noise. Noise
+/// is a kernel thread that preempts jobs. By default, only one counter is modelled: the inode's
+/// count of direct I/Os in flight, for asynchronous I/Os.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Linux3 {
     /// Kinds of direct I/O that increment the inode's count of direct I/Os in flight.
@@ -46,10 +47,11 @@ pub struct Linux3 {
     pub noise_ns: u64,
 }
 
-/// Kernel whose shared counters a benchmark models, by its name in the options of `bench`.
+/// Kernel whose shared counters a benchmark models. An option of `bench` takes the kernel's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KernelKind {
-    /// Millrace itself, without the additional counters of Linux 3.13.
+    /// Only the counters that are always modelled: those of millrace's block layer, and the inode's
+    /// `i_dio_count` for I/Os through `libaio`.
     #[default]
     Own,
     /// The counters of Linux 3.13 for hardware queues and for direct I/Os, in addition to
@@ -130,7 +132,7 @@ impl<M: Machine> QueueCounters<M> {
     /// of several CPUs may be lost.
     fn count(&self, place: usize) {
         // Relaxed: no data depends on the counter, and nobody uses its value. The store only models
-        // the cost of the kernel's increment: both fetch the cache line for writing.
+        // the cost of the kernel's increment, which also fetches the cache line for writing.
         self.line(place).store(place as u64, Order::Relaxed);
     }
 
@@ -203,16 +205,17 @@ impl<M: Machine> DriverQueue<M> for CountedQueue<M> {
 }
 
 pub(super) struct Noise {
-    /// Time of the kernel thread's only wake-up, counted from the start of the measured window.
-    /// `None` if the thread has already woken or never wakes.
+    /// Time from the start of the measured window to the wake-up of the kernel thread, in
+    /// nanoseconds. `None` if the thread never wakes or has already woken, because it wakes only
+    /// once.
     after_ns: Option<u64>,
     takes_ns: u64,
 }
 
 impl Noise {
-    /// Creates a kernel thread that wakes once, at a random time of 0 to `takes_ns` after the start
-    /// of the measured window, drawn from the seed and the job number. With a `takes_ns` of 0, the
-    /// thread never wakes.
+    /// Creates a kernel thread that wakes once. The wake-up is at a random time, 0 to `takes_ns`
+    /// after the start of the measured window. This time depends only on the seed and the job
+    /// number. With a `takes_ns` of 0, the thread never wakes.
     pub(super) fn new(takes_ns: u64, seed: u64, job: u32) -> Noise {
         let mut random = millrace_random::SplitMix64::new(seed ^ u64::from(job) << 32);
         let after_ns = (takes_ns > 0).then(|| random.next() % takes_ns.max(1));

@@ -40,7 +40,8 @@ pub(crate) trait Program: Clone + Send + Sync + 'static {
     /// measured window in nanoseconds.
     fn measured(&self) -> (u64, u64);
 
-    /// Runs thread `number` of the program until `Access::is_over` returns true.
+    /// Runs one thread of the program until `Access::is_over` returns true. `number` is the index
+    /// of the thread.
     fn run<M: Host>(&self, number: u32, access: &mut Access<'_, M>);
 }
 
@@ -84,7 +85,7 @@ struct RunMeasurement<M: Host> {
     window: (u64, u64),
     errors: u64,
     stats: Option<CacheStats>,
-    /// Volume, to be dropped after the simulation, when the drop takes no virtual time.
+    /// Volume to be dropped after the simulation. The drop then takes no virtual time.
     _volume: Arc<Volume<M>>,
 }
 

@@ -1,9 +1,9 @@
 //! A job that reads and writes like Linux's raw devices: one I/O at a time, split into bios.
 //!
 //! job.rs calls `run` on the job's thread if the plan's `Linux24` settings need it. The job splits
-//! each I/O into bios of `Linux24::unit_bytes` and waits for these bios, for all elements of the
-//! I/O's vector together or for one after the other. The reported latency is that of the whole I/O.
-//! With bounce buffers the job copies the data between the bios' buffers and the buffer of the I/O.
+//! each I/O into bios of `Linux24::unit_bytes`. The job waits for the bios either once per I/O or
+//! after each element of the I/O's vector (`Readv`). The reported latency is that of the whole I/O.
+//! With bounce buffers, the job copies the data between the bios' buffers and the I/O's buffer.
 //! Source: the OLS 2002 paper; Linux 2.4.17, `rw_raw_dev`, `brw_kiovec`.
 
 use millrace_block::{Bio, Buffer, Op};

@@ -142,7 +142,8 @@ fn cpu_ns(report: &Report) -> u64 {
     report.cpus.iter().map(|cpu| cpu.busy_ns + cpu.spin_ns).sum()
 }
 
-/// Runs a benchmark on this machine with lock statistics, for drives that run on any machine.
+/// Runs a benchmark on this machine and collects lock statistics. The drives must be of kinds that
+/// can also be simulated, as for all [`SimPlan`]s.
 ///
 /// # Errors
 /// If the plan does not fit the machine or the drives, or lock statistics are already in use.

@@ -18,19 +18,20 @@ const WARM_ROUNDS: u64 = 5;
 /// Number of measured rounds, unless the plan sets the window's length. A round is as many I/Os as
 /// are in flight at a time.
 const ROUNDS: u64 = 20;
-/// Minimum number of measured I/Os per job, which exceeds `ROUNDS` rounds if the I/O depth is low.
+/// Minimum number of measured I/Os per job. Takes effect if the I/O depth is so low that `ROUNDS`
+/// rounds have fewer I/Os.
 const IOS_MIN: u64 = 400;
 
-/// Length of a run's measured window. Before the window, the run warms up with five I/Os for each
-/// I/O in flight, but at least 100 per job.
+/// Length of a run's measured window. Before the window, the run warms up with five times `iodepth`
+/// I/Os per job, but at least 100.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Length {
-    /// Measurement of 20 I/Os for each I/O in flight, but at least 400 I/Os per job.
+    /// A measured window of 20 times `iodepth` I/Os per job, but at least 400.
     #[default]
     Rounds,
     /// Measurement for a number of nanoseconds, by the machine's clock.
     Time(u64),
-    /// Measurement of a number of I/Os per job, on average.
+    /// A measured window with this number of I/Os per job, on average over the jobs.
     Ios(u64),
 }
 
@@ -55,12 +56,13 @@ pub(crate) struct Edge {
 
 #[derive(Debug)]
 pub(crate) struct Window {
-    /// Number of I/Os in the window; None for a length in time.
+    /// Number of I/Os in the window, for all jobs together. `None` if the window's length is a
+    /// time.
     ios: Option<u64>,
     length_ns: u64,
     done: AtomicU64,
-    /// Number of completed I/Os at which the measured window may begin or, once begun, end. Below
-    /// this number, `count` checks the window only after an interrupt.
+    /// Minimum number of completed I/Os for `count` to check if the measured window begins or ends.
+    /// After Ctrl-C, `count` always checks.
     look_at: AtomicU64,
     over: AtomicBool,
     edges: Mutex<(Option<Edge>, Option<Edge>)>,
@@ -112,8 +114,9 @@ impl Window {
         matches!(*edges, (Some(_), None))
     }
 
-    /// Counts `ios` completed I/Os of a job. Each job's last call is for 0 I/Os: after Ctrl-C, this
-    /// call closes the window even if no more I/Os complete.
+    /// Counts `ios` completed I/Os of a job, and begins or ends the measured window if it is time.
+    /// Each job must make its last call with 0 I/Os. After Ctrl-C, this last call closes the window
+    /// even if no more I/Os complete.
     #[inline]
     pub(crate) fn count<M: Machine>(&self, ios: u64) -> WindowStep {
         let done = self.done.fetch_add(ios, Relaxed) + ios;

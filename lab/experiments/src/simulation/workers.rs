@@ -1,9 +1,9 @@
-//! Worker threads of a simulation: one thread for each CPU that dispatches to drives and polls them
-//! on behalf of the submitters.
+//! Worker threads of a simulation, which dispatch requests to drives and poll the drives on behalf
+//! of the submitters.
 //!
 //! run.rs starts the workers before the jobs and stops them after the jobs; a replay on a simulated
-//! machine does so, too. Each disk's configuration names the CPU of its worker; several disks share
-//! a worker if there are more drives than CPUs.
+//! machine does so, too. Each disk's configuration names the CPU of its worker, and each of these
+//! CPUs has one worker. If there are more drives than CPUs, several disks share a worker.
 
 use std::sync::Arc;
 use std::time::Duration;

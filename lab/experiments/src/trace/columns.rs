@@ -14,8 +14,8 @@ use super::pending::StreamState;
 
 pub(super) struct ColumnTable {
     pub(super) example: &'static str,
-    /// First line that every file must have; `None` if the first line may have column names or an
-    /// I/O.
+    /// Header that must be the first line of every file. `None` if there is no such rule: the first
+    /// line may then have column names or an I/O.
     pub(super) head: Option<&'static str>,
     pub(super) split: for<'a> fn(&'a str) -> Result<Fields<'a>, Problem>,
     /// Name and meaning of each column. Fields after the last column are ignored.
@@ -35,14 +35,15 @@ pub(super) enum Column {
     Time(TimeUnit),
     /// Latency. An empty field or 0 means unknown.
     Latency(TimeUnit),
-    /// Offset of the I/O on the device, as a number of units. The value here is the unit's size in
-    /// bytes.
+    /// Offset of the I/O on the device, as a number of units. The variant's value is the size of a
+    /// unit in bytes.
     Offset(u64),
-    /// Length of the I/O, as a number of units. The value here is the unit's size in bytes.
+    /// Length of the I/O, as a number of units. The variant's value is the size of a unit in bytes.
     Length(u64),
     /// Operation: one of these words, in upper or lower case.
     Op(&'static [(&'static str, Action)]),
-    /// Part of the device's name. The text separates this part from the part before it.
+    /// Part of the device's name. The variant's value is the separator that precedes this part in
+    /// the name.
     Device(&'static str),
     /// Number of the device, which also serves as its name.
     DeviceNumber,
@@ -53,7 +54,7 @@ pub(super) enum Column {
 
 #[derive(Clone, Copy)]
 pub(super) enum TimeUnit {
-    /// A whole number of units of time, each of this many nanoseconds.
+    /// Integer number of units. Each unit is this many nanoseconds.
     Ns(u64),
     Seconds,
 }
@@ -74,7 +75,7 @@ pub(super) enum Action {
     /// A pause, whose length in microseconds is in the next column. Ignored in formats that have a
     /// time for each I/O.
     Wait,
-    /// A line without a type of I/O, which is skipped and counted.
+    /// A line without an operation. The reader skips and counts such lines.
     Skip,
     Nothing,
 }

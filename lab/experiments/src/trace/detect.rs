@@ -41,7 +41,7 @@ pub(super) fn is_certain(head: &[u8]) -> bool {
     Format::all().filter(fitting).take(2).count() == 1
 }
 
-/// Returns the format that accepts the most lines at the start of a trace with a damaged line. The
+/// Returns the format that accepts the longest run of lines from the start of a damaged trace. The
 /// format's reader then reports the damaged line.
 pub(super) fn likely(head: &[u8]) -> Option<Format> {
     let text = String::from_utf8_lossy(head);

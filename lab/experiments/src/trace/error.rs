@@ -54,7 +54,8 @@ pub enum OpenError {
         "{0}: compressed by {1}, and only gzip is supported; pipe it in: {2} {0} | millrace ... -"
     )]
     Packed(String, &'static str, &'static str),
-    /// No known format fits the file. The error has its first line and the names of all formats.
+    /// No known format fits the file. The error has the first line of the file and the names of all
+    /// formats.
     #[error(
         "{0}: no format fits its first lines ({1}); tried {2}; if it is one of these, --format NAME \
          says which and then the error says what does not fit"
@@ -96,7 +97,8 @@ impl ReadError {
     }
 }
 
-/// Returns text of a trace for an error, without control characters and shortened.
+/// Returns text of a trace for an error message: shortened, in quotes, and with control characters
+/// escaped.
 pub(super) fn shown(text: &str) -> String {
     let mut letters = text.chars();
     let short: String = letters.by_ref().take(SHOWN_MAX).collect();

@@ -1,12 +1,12 @@
 //! `EventIos`: turns blktrace events into I/Os with latencies, in bounded memory.
 //!
 //! `Spans` of millrace-trace finds the events of each I/O, for `trace spans`, for the report page
-//! and for this type. An I/O arrives with its Q (queued) event. On a device whose trace has D
-//! (issued) events without any Q, as recorded by `blktrace -a issue`, I/Os arrive with their D
-//! event. A device counts as one without Q after `ISSUES_TRIED` such events. If a Q comes earlier,
-//! the I/Os that arrived with D are dropped, since they began before the recording. A write with a
-//! preflush becomes a flush and a write. Passthrough commands (SCSI generic) have no range and are
-//! ignored.
+//! and for this type. An I/O arrives with its Q (queued) event. Some recordings, such as those of
+//! `blktrace -a issue`, have D (issued) events but no Q events; there, I/Os arrive with their D
+//! event. A device counts as a device without Q events after `ISSUES_TRIED` D events. If a Q event
+//! comes before, the I/Os that arrived with D events are dropped, because they began before the
+//! recording. A write with a preflush becomes a flush and a write. Passthrough commands (SCSI
+//! generic) have no range and are ignored.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::Vacant;
@@ -21,12 +21,14 @@ use super::parser::Problem;
 use super::pending::{Pending, StreamState};
 use super::timeline::Timeline;
 
-/// Number of D (issued) events without a Q after which a device's D events count as arrivals.
+/// Number of D (issued) events after which a device without Q (queued) events is taken to have no Q
+/// events at all. From then on, the device's I/Os arrive with their D events.
 const ISSUES_TRIED: u32 = 256;
 /// Offset added to all event times, which count from the first event read. Without the offset, the
 /// time of an earlier event that is read later would be negative.
 pub(super) const GENESIS_NS: u64 = 1 << 62;
-/// I/O number for all I/Os of devices that are not in `EventIos::numbers`; these I/Os are ignored.
+/// I/O number for the I/Os of devices that are not in `EventIos::numbers`. All these I/Os have the
+/// same number, and are ignored.
 const UNTOLD: u64 = u64::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,9 +62,9 @@ impl EventIos {
         self.numbers.insert(device, device);
     }
 
-    /// Returns the next I/O in order of arrival. An I/O is held back until its completion event has
-    /// been read, and until the trace has shown if its device has Q (queued) events. The I/O's time
-    /// includes the offset `GENESIS_NS`.
+    /// Returns the next I/O in order of arrival. Holds an I/O back until its completion has been
+    /// read. Also holds an I/O back until it is known if the I/O's device has Q (queued) events.
+    /// The I/O's time includes the offset `GENESIS_NS`.
     pub(super) fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
         let device = self.pending.front()?.device;
         if matches!(self.arrivals.get(&device), Some(ArrivalEvent::Unknown(_))) {

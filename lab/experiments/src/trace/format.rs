@@ -1,8 +1,8 @@
-//! `Format`: the trace formats, with a table of everything that is specific to a format.
+//! `Format`: the trace formats, with a table of all properties of each format.
 //!
-//! A new format needs a variant and a row (`FormatRow`) here, and a table of columns in
-//! `formats/tables.rs` or a parser in a file of its own. Detection, reading, writing, and the lists
-//! of formats in the help and in errors use the rows.
+//! To add a format, add a variant and a `FormatRow` here. The row names the reader of the format: a
+//! table of columns in `formats/tables.rs`, or a parser in a file of its own. The rows are used for
+//! detection, reading and writing, and for the lists of formats in the help and in errors.
 
 use std::fmt;
 use std::str::FromStr;
@@ -49,13 +49,14 @@ pub enum Format {
     Tencent,
     /// Format of the Storage Performance Council, used by the UMass traces.
     Spc,
-    /// Text of Florida International University's traces.
+    /// Text format of Florida International University's traces.
     Fiu,
 }
 
 pub(super) enum FormatReader {
     Columns(&'static ColumnTable),
-    /// Text that no `ColumnTable` describes. Detection tries the parser on the first lines.
+    /// Parser for a text format that no `ColumnTable` describes. Detection of the format tries this
+    /// parser on the first lines of the file.
     Lines(fn() -> Box<dyn LineParser>),
     /// Binary records. Detection checks the first bytes with `fits`.
     Records {
@@ -67,8 +68,8 @@ pub(super) enum FormatReader {
 struct FormatRow {
     format: Format,
     name: &'static str,
-    /// Number of later I/Os that may precede an I/O in the file, for example because the log is
-    /// written in order of completion.
+    /// Number of I/Os in the file that may come before an I/O although they have later times. For
+    /// example, a log may be written in order of completion.
     disorder: usize,
     reader: FormatReader,
     writer: Option<fn() -> Box<dyn FormatWriter>>,

@@ -1,11 +1,14 @@
-//! `InputStream`: the bytes of one trace file or of standard input, decompressed if they are
-//! gzipped; `TraceLines` and `TraceRecords` split the bytes into lines or binary records.
+//! `InputStream`: the bytes of one trace file or of standard input.
 //!
-//! An input has its read progress, the position for errors, and its first bytes, by which
-//! `detect.rs` finds the format. gzip is recognized by its first two bytes, whatever the file is
-//! called; several concatenated gzip members are one stream, as for zcat. The `csv` crate is not
-//! used for lines: it has no limit on a record's length, so one stray quotation mark would make it
-//! read a whole trace into memory, and no trace uses quotes.
+//! `TraceLines` splits the bytes into lines, and `TraceRecords` into binary records. Both add the
+//! position to errors. `detect.rs` finds the trace format from the first bytes of the input.
+//!
+//! An input that begins with the two magic bytes of gzip is decompressed, whatever the name of the
+//! file. Several concatenated gzip members are one stream, as for zcat.
+//!
+//! Lines are not read with the `csv` crate, because that crate has no limit on the length of a
+//! record. After one stray quotation mark, it would read a whole trace into memory. No trace format
+//! uses quotes.
 
 use std::fmt;
 use std::fs::File;

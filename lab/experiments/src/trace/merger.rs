@@ -23,7 +23,7 @@ use super::pending::StreamState;
 use super::timeline::Timeline;
 use super::{TraceIo, TraceSource};
 
-/// Largest number of I/Os in all reorder windows together, which is about 5 MB.
+/// Largest number of I/Os in all reorder windows together; about 5 MB of memory.
 const WAITING_MAX: usize = 65_536;
 const WINDOW_MAX: usize = 16_384;
 
@@ -108,8 +108,9 @@ pub struct AnySource {
 }
 
 impl AnySource {
-    /// Merges readers of one format. A reorder window is full when it spans `span_ns` or has
-    /// `FormatRow::disorder` I/Os, or fewer with many readers.
+    /// Merges readers of one format. The reorder window of a reader is full when it spans `span_ns`
+    /// or has `FormatRow::disorder` I/Os. If there are many readers, a window has room for fewer
+    /// I/Os, because all windows together have at most `WAITING_MAX`.
     pub(super) fn new(streams: Vec<TraceStream>, format: Format, span_ns: u64) -> AnySource {
         let most = (WAITING_MAX / streams.len().max(1)).clamp(1, WINDOW_MAX);
         AnySource {
@@ -129,8 +130,8 @@ impl AnySource {
         }
     }
 
-    /// Makes the source also measure the times between the events of each I/O (spans). The times of
-    /// I/Os then count from the first event instead of the first I/O.
+    /// Makes the source also measure spans, the times between the events of each I/O. The times of
+    /// I/Os then begin at the trace's first event, and not at its first I/O.
     pub fn with_spans(mut self, naming: DeviceNaming) -> AnySource {
         self.streams.iter_mut().for_each(|stream| stream.parser.measure_spans(naming));
         self.genesis_ns = self.spans().map(|_| GENESIS_NS);
@@ -169,8 +170,8 @@ impl AnySource {
         }
     }
 
-    /// Returns a text for each damaged file found so far, with position and reason. I/Os after the
-    /// damage are left out; other files are read on.
+    /// Returns a message for each damaged file found so far, with position and reason. I/Os after
+    /// the damage are left out. The other files are still read to the end.
     pub fn damage(&self) -> Vec<String> {
         let left_out =
             |error: &ReadError| format!("{}; everything from there on is left out", error.text());

@@ -76,9 +76,9 @@ fn stream(format: Format, input: InputStream) -> TraceStream {
     TraceStream::new(format.open(input), gauge)
 }
 
-/// Returns the names of the recordings if the named traces are blktrace recordings. A recording is
-/// a set of files `NAME.blktrace.N`, named by one of its files, or by NAME if no file has this
-/// name.
+/// Returns the names of the blktrace recordings, or `None` if the traces are not blktrace
+/// recordings. A recording is a set of files `NAME.blktrace.N`. Users name a recording by one of
+/// its files, or by NAME if no file has that name.
 fn recordings(
     traces: &[TracePath],
     format: Option<Format>,

@@ -1,10 +1,10 @@
-//! `TraceParser`: the interface of a format's reader. `LineParser`: the interface of a text
-//! format's parser.
+//! `TraceParser` and `LineParser`: the interface of a format's reader, and that of a text format's
+//! parser.
 //!
 //! A reader takes a line or record at a time. In formats with one whole I/O per line, I/Os are
-//! output at once; in other formats, an I/O is held back until its completion record has been read.
-//! `LineReader` reads the files of all text formats, whose `LineParser`s know nothing of files, so
-//! that `detect.rs` tries them on the first lines of a trace. Called by `merger.rs`.
+//! output at once. In other formats, an I/O is held back until its completion record has been read.
+//! `LineReader` reads the files of all text formats. A `LineParser` gets single lines instead of a
+//! file, so `detect.rs` can also try it on the first lines of a trace. Called by `merger.rs`.
 
 use millrace_trace::{Spans, TraceError};
 
@@ -50,7 +50,7 @@ pub(super) trait TraceParser: Send {
     }
 }
 
-/// Form in which reports show the devices of a recording.
+/// Naming of a recording's devices in reports: by names or by numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceNaming {
     /// Names from the recording, or numbers for devices without a name.
@@ -65,7 +65,8 @@ pub(super) enum LineKind {
     /// A line that proves the format, because the line occurs in no other.
     Proof,
     Record,
-    /// A valid line without an I/O, such as a header. Other formats may have such a line.
+    /// A valid line without an I/O, such as a header. Does not prove the format, because files of
+    /// other formats may have the same line.
     Other,
     /// First line of a trailer, such as blkparse's summary. No I/Os follow.
     End,

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use super::TraceIo;
 
-/// Largest number of I/Os that wait for their completion records; about 6 MB.
+/// Largest number of I/Os that wait for their completion records; about 6 MB of memory.
 pub(super) const PENDING_MAX: usize = 65_536;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

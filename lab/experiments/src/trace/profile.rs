@@ -19,7 +19,7 @@ use super::{TraceIo, unmeasured_note};
 
 /// Number of bins. Bin n counts values from 2^n to 2^(n+1) - 1; bin 0 also counts 0.
 const BINS: usize = 64;
-/// Largest number of pages counted per I/O, which is 16 MiB. Without a limit, a huge length in a
+/// Largest number of pages counted per I/O; 16 MiB of data. Without a limit, a huge length in a
 /// hostile trace would take a long time.
 const PAGES_MAX: u64 = 4_096;
 
@@ -146,8 +146,8 @@ impl TraceProfile {
         self.touch(io, way, end);
     }
 
-    /// Counts an I/O in its time slot. If the I/O is the first in its slot, first stores the
-    /// working set so far in the slot of the previous I/O.
+    /// Counts an I/O in its time slot. If the I/O begins a new slot, first stores the size of the
+    /// working set so far. This size belongs to the slot of the previous I/O.
     fn arrive(&mut self, io: &TraceIo) {
         let slot_of = |time_ns: u64| time_ns / self.slots.slot_ns;
         let previous = self.previous_ns.replace(io.at_ns);

@@ -22,8 +22,8 @@ pub(super) const STAGES: [Span; 6] =
 
 #[derive(Debug, Clone)]
 pub(super) struct TimelineSlot {
-    /// For each stage of an I/O, the number of I/Os that ended the stage in this time slot, and the
-    /// total time that they spent in the stage.
+    /// For each stage of an I/O, two sums over the I/Os that ended the stage in this time slot:
+    /// their number, and their times in the stage in nanoseconds.
     pub(super) stages: [(u64, u64); STAGES.len()],
     pub(super) completed: [u64; IoKind::ALL.len()],
     pub(super) bytes: u64,

@@ -16,7 +16,8 @@ use crate::simulation::Length;
 /// Largest number of vCPUs of a guest.
 pub const VCPUS_MAX: u32 = 63;
 
-/// Mode of serving a guest's queues, as compared in \[MIOT\].
+/// Mode of serving a guest, which sets the number of queues and of I/O threads. The modes are those
+/// that the paper \[MIOT\] (Kim et al., MSST 2015) compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// A single queue for all vCPUs, and a single I/O thread.
@@ -38,13 +39,14 @@ impl Words for Mode {
 pub enum Effect {
     /// The host may preempt a vCPU that holds a lock of the guest, or waits for one.
     Preemption,
-    /// The vCPUs may wake on any idle CPU, and so may an I/O thread if there is only one.
+    /// A vCPU that wakes may move to an idle CPU. An I/O thread may do so, too, if it is the only
+    /// I/O thread.
     Roaming,
-    /// CPUs of a core share its execution units. Without this effect, each CPU is as fast as a
-    /// core.
+    /// The CPUs of a core share the core's execution units and slow each other down. If this effect
+    /// is left out, each CPU is as fast as a whole core.
     Sharing,
-    /// The delay of a submission by workload-aware batching is limited to the time of the system
-    /// calls that the delay saves.
+    /// Workload-aware batching saves system calls by delaying a submission. The delay is at most
+    /// the time that the saved system calls would take.
     Bound,
     /// All I/O threads share one map of the guest's memory, which one mutex protects.
     Translation,
@@ -83,7 +85,8 @@ pub struct VmSetting {
 }
 
 impl VmSetting {
-    /// Creates \[MIOT\]'s guest of 8 vCPUs, with its queues served in the given mode.
+    /// Creates the settings of the guest in the paper \[MIOT\]: 8 vCPUs, with queues served in the
+    /// given mode.
     pub fn new(mode: Mode) -> VmSetting {
         let without = Vec::new();
         VmSetting { mode, vcpus: 8, threads: None, batching_ns: None, polling_ns: 0, without }
@@ -151,7 +154,7 @@ pub struct VmReport {
     pub sim_events: u64,
 }
 
-/// Report of a simulation's guest, its queues and its I/O threads.
+/// Configuration of the simulated guest in a report, with the guest's queues and I/O threads.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct VmGuest {
@@ -159,14 +162,14 @@ pub struct VmGuest {
     pub vcpus: u32,
     pub queues: u32,
     pub threads: u32,
-    /// Number of submitting processes, which are the jobs of fio.
+    /// Number of processes that submit I/Os, like the option `numjobs` of fio.
     pub numjobs: u32,
     /// Longest time for which an I/O thread delays a submission to collect more requests, in
     /// nanoseconds.
     pub batching_ns: u64,
     /// Longest time that an I/O thread polls, in nanoseconds.
     pub polling_ns: u64,
-    /// Names of the effects of the host that the simulation left out.
+    /// Names of the effects ([`Effect`]) that the simulation left out.
     pub without: Vec<&'static str>,
 }
 
@@ -196,7 +199,7 @@ pub struct VmIoCost {
     pub kicks_per_io: f64,
     /// VM exits of running vCPUs caused by interrupts, per I/O.
     pub interrupted_per_io: f64,
-    /// VM exits because a vCPU halted, per I/O.
+    /// VM exits due to halted vCPUs, per I/O.
     pub halts_per_io: f64,
     /// VM exits for IPIs of the guest, per I/O.
     pub ipis_per_io: f64,

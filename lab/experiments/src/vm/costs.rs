@@ -1,8 +1,8 @@
-//! `VmCosts`: costs of virtualisation, from a file of its own beside the machine's file.
+//! `VmCosts`: costs of virtualisation, from a file beside the file of the simulated machine.
 //!
-//! Plain data with an origin for each entry, as in the machines' files. The costs do not depend on
-//! the program in the guest. The code of the guest's threads and of the I/O threads charges these
-//! times.
+//! Each cost names its origin, such as a publication, as in the machines' files. The costs do not
+//! depend on the program in the guest. The vCPUs' threads and the I/O threads spend these costs as
+//! virtual time.
 
 use millrace_simulator::{Cost, Simulated};
 use serde::Deserialize;

@@ -157,8 +157,8 @@ impl GuestCpu<'_> {
         }
     }
 
-    /// Halts the vCPU until an interrupt. If its process waits, charges the switch to idle and
-    /// back.
+    /// Halts the vCPU until an interrupt arrives. If the vCPU has a process, the process is
+    /// waiting: also charges the time to switch to the guest's idle task and back.
     fn halt(&self) {
         self.vm.count(|counts| counts.halts += 1);
         if self.process.is_some() {

@@ -46,7 +46,7 @@ impl Queue {
 enum NotificationRule {
     /// Enable the notification of the next request.
     Asked,
-    /// Leave the notifications as they are, because the thread polls the ring.
+    /// Neither enable nor disable notifications, because the thread polls the ring.
     AsTheyAre,
 }
 
@@ -191,8 +191,9 @@ impl IoThreadState<'_> {
         let pages = bs_bytes.div_ceil(4096);
         charge(&costs.page, pages - 1);
         if self.memory.translate(pages) > 0 {
-            // The thread slept during the translation, and another thread may have used the CPU
-            // meanwhile. Record in `Cores` that the CPU runs an I/O thread again.
+            // The thread slept while it waited for the map of the guest's memory. Another thread
+            // may have used the CPU meanwhile. Record in `Cores` that the CPU runs an I/O thread
+            // again.
             self.vm.cores.enter(None);
         }
         let place = self.free.pop().unwrap_or(self.requests.len());

@@ -23,8 +23,8 @@ type SimParker = <Simulated as Machine>::Parker;
 /// Number of address translations for a request of one page. Header, data and status need two each:
 /// for the entry of the indirect table, and for the buffer.
 const LOOKUPS: u32 = 6;
-/// Number of address translations for each page after the first: for the entry of the indirect
-/// table, and for the buffer.
+/// Number of address translations for each further page: one for the page's entry in the indirect
+/// table, and one for the page's buffer.
 const PAGE_LOOKUPS: u32 = 2;
 
 struct Futex {
@@ -54,9 +54,10 @@ impl Futex {
             };
             let parker = SimParker::new();
             lock_unpoisoned(&self.waiting).push_back((number, parker.clone()));
-            // Relaxed: models the check of the futex word in the kernel, which holds a lock that
-            // orders the check. The thread sleeps only if the word is still 2 (taken, with possible
-            // waiters). A thread that unlocks later finds this thread in `waiting`.
+            // Relaxed: models the kernel's check of the futex word. In the kernel, a lock orders
+            // this check. The thread sleeps only if the word is still 2 (taken, with possible
+            // waiters). In that case, the unlock comes after this check, so `unlock` finds this
+            // thread in `waiting`.
             if self.word.load(Order::Relaxed) == 2 {
                 parker.park(None);
                 slept += 1;
@@ -100,7 +101,7 @@ impl GuestMemory {
         // AcqRel, because QEMU's `__sync_fetch_and_add`, modelled here, is a barrier both ways.
         self.references.fetch_add(1, Order::AcqRel);
         self.mutex.unlock();
-        // AcqRel, as above: QEMU uses `__sync_fetch_and_sub`.
+        // AcqRel, because QEMU's `__sync_fetch_and_sub`, modelled here, is a barrier both ways.
         self.references.fetch_add(u64::MAX, Order::AcqRel);
         slept
     }

@@ -62,8 +62,8 @@ fn needs_event(event: u64, new: u64, old: u64) -> bool {
 }
 
 impl Ring {
-    /// Creates an empty ring. If `pause` (pause-loop exiting) is given, the host may preempt a vCPU
-    /// that holds the driver's lock.
+    /// Creates an empty ring. If `pause`, the times of pause-loop exiting, is given, the host may
+    /// preempt a vCPU while it holds the driver's lock. Otherwise, the holder is never preempted.
     pub(super) fn new(pause: Option<PauseLoop>) -> Ring {
         let lines = |count: u32| (0..count).map(|_| SimLine::new([0; 64])).collect();
         let word = || SimWord::new(0);
@@ -86,9 +86,9 @@ impl Ring {
         self.driver.seen()
     }
 
-    /// Adds a request under the driver's lock. Under the lock, `work` charges the time of the
-    /// driver's work. Returns true if the driver must notify the device. Returns `None` if no slot
-    /// is free; the vCPU is then woken when slots become free.
+    /// Adds a request to the ring. Takes the driver's lock, and calls `work` under the lock to
+    /// charge the time that the driver needs. Returns true if the driver must notify the device.
+    /// Returns `None` if no slot is free; the vCPU is then woken when slots become free.
     pub(super) fn add(&self, mut request: VmRequest, work: impl FnOnce()) -> Option<bool> {
         let mut driver = self.driver.lock();
         let Some(slot) = driver.free.pop() else {
@@ -156,8 +156,8 @@ impl Ring {
         request
     }
 
-    /// Enables the notification of the next request. Returns true if no request is available: the
-    /// driver has added only the `taken` requests that the device has taken.
+    /// Enables the notification of the next request. `taken` is the number of requests that the
+    /// device has taken so far. Returns true if the ring has no further request.
     pub(super) fn ask_for_kicks(&self, taken: u64) -> bool {
         self.avail_event.store(taken, Order::Relaxed);
         // SeqCst: pairs with the driver's fence in `add`. One of the two sides sees the other's

@@ -25,8 +25,8 @@ pub(crate) struct VmResult {
     pub(crate) switches_per_io: f64,
     /// Time spent waiting for the queues' locks, per I/O, warm-up included.
     pub(crate) lock_wait_ns: f64,
-    /// Statistics of the queues' locks, warm-up included; zero if `Effect::Preemption` is switched
-    /// off, because the simulator then counts the waits.
+    /// Statistics of the queues' locks, warm-up included. All zero if `Effect::Preemption` is left
+    /// out: the locks are then locks of the simulator, which has its own statistics.
     pub(crate) locks: LockSeen,
     pub(crate) busy: f64,
     pub(crate) events: u64,

@@ -32,10 +32,11 @@ const LOST_NS: u64 = 100_000;
 pub(crate) struct LockSeen {
     /// Total time that vCPUs waited for the lock, including time without a CPU, in nanoseconds.
     pub(crate) wait_ns: u64,
-    /// Number of exits by pause-loop exiting, after a vCPU has spun for the whole window.
+    /// Number of VM exits by pause-loop exiting. A vCPU exits after it has spun for
+    /// `PauseLoop::window`.
     pub(crate) pauses: u64,
-    /// Number of times that the holder of the lock, or the next vCPU to get the lock, counted as
-    /// preempted by the host (`LOST_NS`).
+    /// Number of times that the host preempted the vCPU that held the lock or was next to get it.
+    /// `LOST_NS` defines when a vCPU counts as preempted.
     pub(crate) lost: u64,
 }
 
@@ -72,8 +73,8 @@ pub(super) struct TicketLock<T> {
 }
 
 impl<T: Send> GuestLock<T> {
-    /// Creates a lock around `value`. If `pause` (pause-loop exiting) is given, the host may
-    /// preempt a vCPU that holds the lock.
+    /// Creates a lock around `value`. If `pause`, the times of pause-loop exiting, is given, the
+    /// host may preempt a vCPU while it holds the lock. Otherwise, the holder is never preempted.
     pub(super) fn new(value: T, pause: Option<PauseLoop>) -> GuestLock<T> {
         match pause {
             None => GuestLock::Left(SimLock::new("virtqueue", value)),
@@ -139,7 +140,8 @@ impl<T: Send> TicketLock<T> {
             }
             lock_unpoisoned(&self.seen).pauses += 1;
             charge(&self.pause.exit, 1);
-            // Yield the CPU if another thread waits for it.
+            // Yield the CPU if another host thread waits for the CPU, as `spin_until` does. The
+            // condition is never true, so the call ends after 1 ns.
             Simulated::spin_until(now_ns() + 1, || false);
         }
     }
@@ -166,8 +168,8 @@ pub(super) enum GuestGuard<'a, T: Send> {
 impl<T: Send> Drop for GuestGuard<'_, T> {
     fn drop(&mut self) {
         if let GuestGuard::Preempted { of, value, since_ns } = self {
-            // Unlock the mutex around the value before the ticket lock: the next vCPU may take the
-            // ticket lock at once, and must then find the mutex free.
+            // Unlock the value's mutex first, and the ticket lock second. As soon as the ticket
+            // lock is free, the next vCPU may take it, and `lock` must then find the mutex free.
             *value = None;
             of.unlock(*since_ns);
         }

@@ -34,8 +34,8 @@ impl Cores {
         }
     }
 
-    /// Records that the calling thread runs on its CPU. `vcpu` is None for an I/O thread, and for a
-    /// vCPU that halts.
+    /// Records the vCPU that runs on the calling thread's CPU. `vcpu` is `None` if the caller is an
+    /// I/O thread, or a vCPU that is about to halt.
     pub(super) fn enter(&self, vcpu: Option<&Vcpu>) {
         let cpu = Simulated::cpu().0;
         if let Some(vcpu) = vcpu {
@@ -57,8 +57,9 @@ pub(super) struct Vcpu {
     pending: <Simulated as Machine>::Word,
     pub(super) bell: Doorbell<Simulated>,
     kicked: Mutex<bool>,
-    /// Completed requests of this vCPU that another vCPU took off the ring. Accesses to
-    /// `remote_head` take the time of accesses to the head of this list in the guest's memory.
+    /// Completed requests of this vCPU that another vCPU took off the ring. Access to this `Vec`
+    /// takes no virtual time. Instead, each access also swaps `remote_head`, the list's head in the
+    /// guest's memory, which takes virtual time.
     remote: Mutex<Vec<VmRequest>>,
     remote_head: <Simulated as Machine>::Word,
 }
@@ -100,8 +101,8 @@ impl Vcpu {
         self.pending.load(Order::Acquire) != 0
     }
 
-    /// Takes all pending interrupts, a bit set. Also returns true if one of the interrupts made the
-    /// vCPU exit to the host.
+    /// Takes all pending interrupts and returns them as a bit set. The returned bool is true if one
+    /// of the interrupts made the vCPU exit to the host.
     pub(super) fn take_interrupts(&self) -> (u64, bool) {
         let bits = self.pending.swap(0, Order::AcqRel);
         (bits, std::mem::take(&mut *lock_unpoisoned(&self.kicked)))

@@ -1,9 +1,10 @@
 //! Cache lines: the CPUs that hold a line, and the cost of each access (`Caches`).
 //!
-//! Each word, line and lock has a `LineState`. The fields are atomics only so that `LineState` is
-//! `Sync`; within a simulation only one system thread accesses it. `epoch` is the number of the
-//! simulation for which the content is valid; in any other simulation the line is in no cache. A
-//! line is in no cache, held exclusively by one CPU (dirty or not), or shared by a set of CPUs.
+//! Each simulated word, line and lock has a `LineState`. A line is in no cache, held exclusively by
+//! one CPU (dirty or not), or shared by a set of CPUs. The state is valid only in the simulation
+//! with number `epoch`. In any other simulation, the line is in no cache. The fields are atomics
+//! only so that `LineState` is `Sync`: within a simulation, only one system thread accesses it.
+//!
 //! Transfers of a line are serialised: a CPU that requests the line before `busy_until_ps` waits in
 //! the line's queue (line_queue.rs). Not modelled: capacity misses, prefetching, store buffers, and
 //! overlapping misses.
@@ -127,8 +128,8 @@ impl LineState {
         self.sharers.iter().zip(set.0).for_each(|(word, bits)| word.store(bits, Relaxed));
     }
 
-    /// Marks the line as shared by the CPUs in `set`, of which `holder` fetched the line last. The
-    /// line is in transfer until `busy_until_ps`.
+    /// Marks the line as shared by the CPUs in `set`. `holder` is the CPU that fetched the line
+    /// last. The line is in transfer until `busy_until_ps`.
     pub(crate) fn share(&self, set: CpuSet, holder: usize, busy_until_ps: u64) {
         self.set_sharers(set);
         self.holder.store(holder as u32, Relaxed);
@@ -229,8 +230,9 @@ impl Caches {
         Some(self.fetch(line, from, access, wanted))
     }
 
-    /// Returns the socket that supplies a shared line to `cpu`: the socket of `cpu` if any of its
-    /// CPUs has the line, otherwise the socket of `last`, the CPU that fetched the line last.
+    /// Returns the socket that supplies a shared line to `cpu`. If a CPU of the same socket has the
+    /// line, returns the socket of `cpu`. Otherwise, returns the socket of `last`, the CPU that
+    /// fetched the line last.
     fn nearest(&self, sharers: &CpuSet, last: usize, cpu: usize) -> usize {
         let here = self.fabric.socket_of(cpu);
         let (first, count) = self.fabric.cpus_of(here);

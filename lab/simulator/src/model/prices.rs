@@ -24,7 +24,7 @@ pub(crate) struct LinePrices {
 /// Costs of operations outside the caches and the scheduler, in picoseconds.
 #[derive(Debug)]
 pub(crate) struct Prices {
-    /// Share of the CPUs spinning on a lock that delay its hand-over, in 1/65536
+    /// Fraction of a lock's spinning CPUs that delay the lock's hand-over, in units of 1/65536
     /// (`CacheCosts::spinner`).
     pub(crate) spinner: u64,
     pub(crate) fence: u64,

@@ -1,16 +1,18 @@
 //! `Transfer`: costs of fetching a cache line from another CPU's cache, by the kind of access.
 //!
-//! A `Transfer` is part of a `Model`, one for each distance; prices.rs converts it to picoseconds.
-//! Source of the distinctions: David, Guerraoui, Trigonakis, SOSP 2013, table 2.
+//! A `Model` has a `Transfer` for each distance between two CPUs, such as two sockets of one board.
+//! prices.rs converts the costs to picoseconds. The kinds of access are those in table 2 of David,
+//! Guerraoui, Trigonakis, SOSP 2013.
 
 use std::borrow::Cow;
 
-/// Costs of fetching a line from a certain cache, such as another socket's, and their source.
+/// Costs of fetching a cache line from a CPU at a certain distance, such as on another socket.
+/// `origin` names the source of the costs.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Transfer {
-    /// Cost of a load of a line that the other CPU has modified, in nanoseconds, 0 to 1e9. By
-    /// default, other loads and stores cost the same.
+    /// Cost of a load of a line that the other CPU has modified, in nanoseconds, 0 to 1e9. Also the
+    /// default of `shared_ns` and `store_ns`.
     pub ns: f64,
     /// Cost of a load of a line that is shared or unmodified, in nanoseconds.
     #[cfg_attr(feature = "serde", serde(default))]

@@ -3,12 +3,13 @@
 //! `SimLock` keeps its value in a system mutex, which is never contended, because the table
 //! (lock_table.rs) decides which thread gets the lock.
 //!
-//! Costs: taking a lock costs an atomic instruction on its cache line, which holds both tickets
-//! (the next to give out and the one being served). So all spinning CPUs read the line again
-//! whenever a CPU joins the queue or the holder releases the lock: one CPU per socket over the
-//! links, the others from their socket's shared cache. After a CPU joins, the line is busy until
-//! all have read it; a release must wait until then. A hand-over costs the transfer of the line to
-//! the next holder's socket, and before it a share of the other reads (`CacheCosts::spinner`).
+//! Costs: the lock's cache line holds both tickets, the next to give out and the one being served.
+//! Taking a lock costs an atomic instruction on this line. All spinning CPUs read the line again
+//! when a CPU joins the queue, and when the holder releases the lock. In each socket, one CPU
+//! fetches the line over a link, and the other CPUs then read the socket's shared cache. After a
+//! CPU joins, the line is busy until all have read it, and a release must wait. A hand-over costs
+//! the transfer of the line to the next holder's socket, and before it a share of the other reads
+//! (`CacheCosts::spinner`).
 //!
 //! A wait begins when a thread requests the line. If another CPU held the lock last, the cache
 //! lines of the protected value move to the new holder after the lock's own line. For the
@@ -33,8 +34,9 @@ use crate::world::lock_table::LockRequest;
 use crate::world::{World, private, suspend};
 use millrace_machine::{Lock, Site};
 
-/// Name of the single-queue design's lock (the block layer's `sq`). The model sets a minimum for
-/// the number of cache lines of data that move with this lock (`WorkCosts::request_queue`).
+/// Name of the lock of the single-queue design (`sq` in the block layer). For this lock, the model
+/// sets a minimum number of data cache lines that move to each new holder
+/// (`WorkCosts::request_queue`).
 const REQUEST_QUEUE: &str = "request-queue";
 
 /// A ticket lock of the simulated machine.
@@ -190,11 +192,11 @@ impl<T: Send> DerefMut for SimGuard<'_, T> {
     }
 }
 
-/// Returns the time that spinning CPUs take to read a lock's line again after a CPU of socket
-/// `from` wrote the line. `by_socket` is the number of spinning CPUs of each socket. First, one CPU
-/// of each socket fetches the line from socket `from`, one socket after the other; socket `has`
-/// already has the line. Then the other CPUs read from their sockets' shared caches, in all sockets
-/// in parallel.
+/// Returns the time that spinning CPUs take to read a lock's line again after a write to the line.
+/// `by_socket` is the number of spinning CPUs of each socket. A CPU of socket `from` wrote the
+/// line, and socket `has` already has a copy. First, one CPU of each other socket fetches the line
+/// from socket `from`, one socket after the other. Then the remaining CPUs read their sockets'
+/// shared caches, in all sockets in parallel.
 fn read_again_ps(
     fabric: &mut Fabric,
     by_socket: &[u16],
@@ -265,8 +267,8 @@ impl World {
         true
     }
 
-    /// Spends the time of moving `lines` cache lines of the protected data from the CPU of the
-    /// lock's last holder to the running CPU.
+    /// Moves `lines` cache lines of the protected data to the running CPU, and spends the time of
+    /// this transfer. The source is the CPU that held the lock last.
     fn fetch_data(&mut self, data: &LineState, lines: u64) {
         if lines > 0 {
             let recording = core::mem::take(&mut self.scheduler.recording);

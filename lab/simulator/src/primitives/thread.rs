@@ -21,10 +21,11 @@ pub struct SimThread {
 }
 
 impl Thread for SimThread {
-    /// Waits for the end of the thread. Never returns false: a panic ends the whole simulation.
+    /// Waits until the thread has ended. Always returns true, because a panic in any thread ends
+    /// the whole simulation.
     ///
     /// # Panics
-    /// Panics outside the simulation if the thread has not ended.
+    /// Panics if the thread has not ended and the caller is not in the thread's simulation.
     fn join(self) -> bool {
         let waits = shared(|world| {
             if self.ended.is_set() {
@@ -53,7 +54,7 @@ struct ParkState {
     epoch: AtomicU32,
 }
 
-/// Puts one thread of the simulated machine to sleep and wakes it.
+/// Lets a thread of the simulated machine sleep until another thread wakes it.
 #[derive(Debug, Clone)]
 pub struct SimParker(Arc<ParkState>);
 

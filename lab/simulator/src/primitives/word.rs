@@ -27,8 +27,8 @@ impl SimWord {
         SimWord { value: AtomicU64::new(value), line: LineState::new() }
     }
 
-    /// Replaces the value with one locked instruction. Returns the old value, or `None` outside a
-    /// simulation.
+    /// Replaces the value, which costs one locked instruction. Returns the old value, or `None`
+    /// outside a simulation.
     #[inline]
     fn replace(&self, new: impl FnOnce(u64) -> u64) -> Option<u64> {
         access(&self.line, AccessKind::Write, |world| {

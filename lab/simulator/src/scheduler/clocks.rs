@@ -1,15 +1,17 @@
-//! `Clocks`: the CPUs' clocks and the threads' deadlines, of which the earliest is the next event.
+//! `Clocks`: finds the next event, the earliest of all CPU clocks and thread deadlines.
 //!
 //! The scheduler owns the clocks. `tree` has the clocks of CPUs whose thread can run, and `timers`
 //! the deadlines of all threads. Invariant: position `TIMERS` of `tree` has the earliest deadline.
-//! At equal times a deadline comes before any CPU, because `TIMERS` is the lowest position.
+//! If a deadline is equal to a CPU's clock, the deadline comes first, because `TIMERS` is the
+//! lowest position.
 
 use std::vec;
 use std::vec::Vec;
 
 use crate::scheduler::tournament::Tournament;
 
-/// Position in `Clocks::tree` of the earliest thread deadline. CPUs have the later positions.
+/// Position in `Clocks::tree` that has the earliest thread deadline. All higher positions have the
+/// clocks of CPUs.
 const TIMERS: usize = 0;
 
 pub(crate) enum ClockEvent {
@@ -19,15 +21,16 @@ pub(crate) enum ClockEvent {
 
 #[derive(Debug)]
 pub(crate) struct Clocks {
-    /// Clocks of CPUs whose thread can run and, at position `TIMERS`, the earliest deadline.
+    /// Clocks of the CPUs whose thread can run. Position `TIMERS` has no clock, but the earliest
+    /// deadline of all threads.
     tree: Tournament,
     by_position: Vec<usize>,
     timers: Tournament,
 }
 
 impl Clocks {
-    /// Creates the clocks. `places` is each CPU's rank among CPUs with equal clocks: the lowest
-    /// rank is first.
+    /// Creates the clocks. `places` has a rank for each CPU. If CPUs have equal clocks, the CPU
+    /// with the lowest rank runs first.
     pub(crate) fn new(places: &[usize]) -> Self {
         let mut by_position = vec![0; places.len() + 1];
         for (cpu, place) in places.iter().enumerate() {

@@ -1,10 +1,11 @@
 //! Fair scheduling by run time, with wake-up preemption, for models that set `fairness`.
 //!
 //! Called by the scheduler. A CPU picks the thread that has run least. A woken thread preempts the
-//! current thread if the current thread's run time is larger by more than the model's granularity.
-//! By sleeping a thread can gain a lead of at most the model's credit. A thread that holds or waits
-//! for a lock is preempted only after it released the lock. Not modelled: weights, groups,
-//! migration. Kernel counterpart: `check_preempt_wakeup` and `place_entity` of CFS.
+//! current thread if the current thread has run longer by more than the model's granularity. A
+//! thread that sleeps falls behind the others in run time, but by no more than the model's credit.
+//! A thread that holds or waits for a lock is preempted only after it has released the lock. Not
+//! modelled: weights, groups, migration. Kernel counterpart: `check_preempt_wakeup` and
+//! `place_entity` of CFS.
 
 use crate::model::prices::FairPrices;
 use crate::scheduler::Scheduler;
@@ -44,8 +45,8 @@ impl Scheduler {
         state.ran_ps = state.ran_ps.max(least_ps);
     }
 
-    /// Lets the woken `thread` preempt the current thread of its CPU, if the current thread's run
-    /// time is larger by more than the model's granularity.
+    /// Lets the woken `thread` preempt the current thread of its CPU. Does so only if the current
+    /// thread has run longer than `thread` by more than the model's granularity.
     pub(crate) fn preempt(&mut self, thread: u32, time_ps: u64) {
         let Some(FairPrices { granularity, .. }) = self.prices.fairness else { return };
         let cpu = self.pool.thread(thread).cpu;

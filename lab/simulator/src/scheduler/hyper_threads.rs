@@ -1,15 +1,19 @@
-//! Hyper-threads, if the model has them, and the choice of the CPU on which a thread wakes, if the
-//! thread may roam.
+//! Hyper-threads, and the choice of the CPU on which a thread wakes.
 //!
-//! CPUs of one core (siblings) share its execution units: work on a CPU takes longer if a sibling
-//! works, too, and does not spin. Only the siblings' state at the CPU's last access to shared data
-//! counts. Cache line transfers between siblings cost as much as between cores: a shared L1 is not
-//! modelled.
+//! The CPUs of one core (siblings) share its execution units. Work on a CPU takes longer while a
+//! sibling also works; a sibling that spins does not count. Only the siblings' state at the CPU's
+//! last access to shared data counts. Cache line transfers between siblings cost as much as between
+//! cores: a shared L1 is not modelled.
 //!
-//! A thread that may roam wakes on the CPU where it ran last if that CPU is idle, else on the first
-//! CPU of a completely idle core of the same socket, else on an idle sibling, else where it ran
-//! last. Called by the scheduler. Kernel counterpart: `select_idle_sibling` (kernel/sched/fair.c,
-//! 3.17). Not modelled: a CPU that pulls threads when it becomes idle, and periodic balancing.
+//! A thread that may roam (change its CPU) wakes on the first idle CPU of this list:
+//!
+//! - The CPU on which the thread ran last.
+//! - The first CPU of a core of the same socket, if all CPUs of the core are idle.
+//! - A sibling of the CPU on which the thread ran last.
+//!
+//! If no such CPU is idle, the thread wakes where it ran last. Called by the scheduler. Kernel
+//! counterpart: `select_idle_sibling` (kernel/sched/fair.c, 3.17). Not modelled: a CPU that pulls
+//! threads when it becomes idle, and periodic balancing.
 
 use crate::model::Model;
 use crate::scheduler::Scheduler;
@@ -69,7 +73,8 @@ impl Scheduler {
         self.me().roams = true;
     }
 
-    /// Moves a sleeping thread that is about to become ready to another CPU, if it may roam.
+    /// Moves a sleeping thread to an idle CPU if the thread may roam. Called before the thread
+    /// becomes ready.
     pub(crate) fn place(&mut self, thread: u32) {
         let state = self.pool.thread(thread);
         if !state.roams || state.body.is_some() {

@@ -1,6 +1,7 @@
 //! `ThreadTable`: the threads of a simulation and their states.
 //!
-//! Plain data. The scheduler owns the table; primitives that make threads wait change it, too.
+//! Plain data. The scheduler owns the table. Locks, parkers and other primitives on which threads
+//! wait change the table, too.
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::boxed::Box;
@@ -49,13 +50,14 @@ pub(crate) struct ThreadState {
 
 #[derive(Debug, Default)]
 pub(crate) struct SpinState {
-    /// True while the thread evaluates the condition of `spin_until`.
+    /// True while the thread evaluates the condition of a `spin_until`. The cache lines that the
+    /// thread then reads are recorded.
     pub(crate) recording: bool,
-    /// True if a cache line that the condition of `spin_until` read has changed since the last
-    /// evaluation of the condition began.
+    /// True if a recorded cache line has changed since the last evaluation of the condition began.
     pub(crate) dirty: bool,
     pub(crate) read_clock: bool,
-    /// Watch lists (`LineState::watch`) of the cache lines that the condition of `spin_until` read.
+    /// Cache lines that the condition of `spin_until` has read. A write to such a line wakes the
+    /// thread. Each line is identified by the number of its watch list (`LineState::watch`).
     pub(crate) watching: Vec<u32>,
 }
 

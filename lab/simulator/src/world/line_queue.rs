@@ -52,9 +52,9 @@ impl LineQueue {
                 self.turns += 1;
                 near
             }
-            // If `turns_max` is 0, the longest waiter gets the line, whatever its socket. Otherwise
-            // the socket that has the line has used up its `turns_max` accesses, and the longest
-            // waiter of another socket follows.
+            // The socket that has the cache line has used up its `turns_max` accesses in a row. So
+            // the thread of another socket that has waited longest gets the line. If `turns_max` is
+            // 0, the thread that has waited longest gets the line, on any socket.
             (Some(near), Some(far)) if turns_max == 0 => near.min(far),
             (Some(near), None) => near,
             (_, Some(far)) => far,
@@ -138,7 +138,7 @@ impl World {
         // exclusively must wait if other CPUs are in the line's queue.
         let has =
             use_ == AccessKind::Read && line.is_shared_by(cpu) || !ahead && line.is_only_in(cpu);
-        // No other thread runs during a panic, so a destructor must not wait for one.
+        // No other thread runs during a panic, so a destructor must not wait for another thread.
         let waits = ahead || line.busy_until_ps() > self.scheduler.now_ps;
         waits && !has && self.caches.queueing && !std::thread::panicking()
     }
@@ -162,8 +162,8 @@ impl World {
     }
 
     /// Called when a thread in the queue wakes. If the line is free, chooses the waiting thread
-    /// that accesses the line next. Returns `Mine` if the running thread was chosen, now or by
-    /// another thread.
+    /// that accesses the line next. Returns `Mine` if the running thread has been chosen, by this
+    /// call or by an earlier call of another thread.
     fn look_for_turn(&mut self, line: &LineState) -> LineTurn {
         let thread = self.scheduler.thread;
         let socket = line.last_holder().map(|cpu| self.caches.fabric.socket_of(cpu));

@@ -23,7 +23,8 @@ struct LockState {
     waiters: VecDeque<LockRequest>,
     waiting: CpuSet,
     waiting_by_socket: SpinnersBySocket,
-    /// Call sites that have taken the lock: address, and index in `LockTable::rows`.
+    /// Call sites that have taken the lock. An entry has the address of the call site, and the call
+    /// site's index in `LockTable::rows`.
     rows: Vec<(usize, u32)>,
 }
 
@@ -122,8 +123,9 @@ impl LockTable {
         (sum.contended, sum.rejected) = (sum.contended + 1, sum.rejected + 1);
     }
 
-    /// Adds a thread to a lock's queue. Returns the set of all waiting CPUs, including the
-    /// thread's, and the number of CPUs of each socket that waited before.
+    /// Adds a thread to a lock's queue. Returns the set of all waiting CPUs, including that of the
+    /// added thread. Also returns the number of waiting CPUs per socket before the thread was
+    /// added.
     pub(crate) fn wait(&mut self, lock: u32, claim: LockRequest) -> (CpuSet, SpinnersBySocket) {
         let state = &mut self.locks[lock as usize];
         let before = state.waiting_by_socket;
@@ -144,8 +146,8 @@ impl LockTable {
         !state.waiters.is_empty()
     }
 
-    /// Removes and returns the longest waiter of a lock. Also returns the set of CPUs that still
-    /// wait, and their number in each socket.
+    /// Removes and returns the thread that has waited longest for a lock. Also returns the set of
+    /// the CPUs that remain in the queue, and their number per socket.
     pub(crate) fn next(&mut self, lock: u32) -> (LockRequest, CpuSet, &SpinnersBySocket) {
         let state = &mut self.locks[lock as usize];
         let next = state.waiters.pop_front().expect("the caller has checked that a thread waits");
@@ -179,8 +181,8 @@ impl LockTable {
     }
 }
 
-/// Statistics of locks that are built from words, one entry per name and call site. Entries are
-/// few, so a linear search is enough.
+/// Statistics of locks that the program builds from atomic words (`SimWord`), one entry per name
+/// and call site. Entries are few, so a linear search is enough.
 #[derive(Debug, Default)]
 pub(crate) struct WordLockRows(Vec<(&'static str, CallSite, LockCounts)>);
 

@@ -21,8 +21,9 @@ std::thread_local! {
 pub struct StillGuard(PhantomData<*const ()>);
 
 impl Simulated {
-    /// Forbids calls of the machine until the returned guard is dropped. Builds with debug
-    /// assertions panic at a call that takes virtual time or that other threads can observe.
+    /// Forbids use of the simulated machine until the returned guard is dropped. Calls that take
+    /// virtual time, and calls that access state shared by threads, are not allowed. In builds with
+    /// debug assertions, such a call panics.
     pub fn hold_still() -> StillGuard {
         if cfg!(debug_assertions) {
             HELD.set(HELD.get() + 1);

@@ -26,8 +26,9 @@ pub fn split(text: &str, tokens: TokenStream) -> SourceViews {
     let mut classes = vec![TokenClass::Code; text.len()];
     each_literal(tokens, &mut |span| {
         let range = span.byte_range();
-        // The first slash or quotation mark in a literal shows if the literal is a doc comment, a
-        // string or a character. A number has none.
+        // A literal token is a doc comment, a string, a character or a number. The first slash or
+        // quotation mark in the token's text tells the kind. A number has neither, and keeps the
+        // class `Code`.
         let class = match text[range.clone()].chars().find(|c| matches!(c, '/' | '"' | '\'')) {
             Some('/') => TokenClass::Comment,
             Some('"') => TokenClass::Text,

@@ -72,7 +72,8 @@ impl Outline {
     }
 }
 
-/// Number of values that an argument of this type carries: a tuple counts as its members.
+/// Returns the number of values in an argument of this type. Each member of a tuple counts as a
+/// value.
 fn values_in(ty: &syn::Type) -> usize {
     match ty {
         syn::Type::Tuple(tuple) => tuple.elems.iter().map(values_in).sum(),

@@ -21,7 +21,7 @@ pub enum Stack {
     Mq,
     /// Single queue: one request queue under one lock, as in Linux before multi-queue (2013).
     Sq,
-    /// No queues: bios go straight to the driver's queue.
+    /// No queues in the block layer: each bio goes straight to the driver's queue.
     Raw,
 }
 
@@ -96,7 +96,8 @@ pub struct RequestLock<M: Machine> {
 debug_fields!(RequestLock<M: Machine>, plug);
 
 impl<M: Machine> RequestLock<M> {
-    /// Creates a lock that all disks with a clone of the returned value share.
+    /// Creates a `RequestLock` with a new lock. Its clones share that lock, so all disks that get a
+    /// clone use the same lock.
     #[must_use]
     pub fn shared() -> Self {
         let lock = Arc::new(M::Lock::new("io-request", ()));

@@ -1,8 +1,8 @@
-//! Submission of requests that got their tags in the plug, for the `per-volume` mode.
+//! Submission of requests for the `per-volume` mode, in which requests get their tags in the plug.
 //!
-//! Called by the channel's single list for all drives (channel/baseline.rs). The
-//! requests bypass the software queue and go to the front of the hardware queue, like requests that
-//! the driver returned as busy. Kernel counterpart: `blk_mq_insert_requests` of the 4.x series.
+//! The channel's single plug for all drives (channel/baseline.rs) calls this code. The requests
+//! bypass the software queue. They are dispatched before other waiting bios, like requests that the
+//! driver returned as busy. Kernel counterpart: `blk_mq_insert_requests` of the 4.x series.
 
 use millrace_machine::{Machine, Stage};
 

@@ -1,10 +1,11 @@
-//! Lanes: let several threads serve one hardware queue, for drives that complete at once.
+//! Lanes: let several threads serve one hardware queue at the same time.
 //!
-//! A disk has lanes if its settings say `Inside::Each`, or if its stack is `sq` and the drive
-//! allows lanes. Each lane is a `HardwareQueue` of one thread (or of one CPU, on machines whose
-//! threads stay on their CPU) with its own driver queue. The lanes of a hardware queue share its
-//! tags and its bitmap of software queues. `Disk::new` makes them. Kernel counterpart:
-//! `blk_mq_run_hw_queue`, which any number of CPUs run at once.
+//! A lane is the part of a hardware queue that one thread serves. On machines whose threads stay on
+//! their CPU, one CPU serves it. The driver must allow lanes (`Driver::is_immediate`). Each lane is
+//! a `HardwareQueue` with its own driver queue. The lanes of one hardware queue share its tags and
+//! its bitmap of software queues. A disk has lanes if its settings say `Inside::Each`. A disk with
+//! the `sq` design has lanes whenever its driver allows them. `Disk::new` makes the lanes. Kernel
+//! counterpart: `blk_mq_run_hw_queue`, which any number of CPUs run at once.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -92,7 +93,7 @@ pub(crate) struct SharedQueueStack {
 }
 
 impl SharedQueueStack {
-    /// Creates the design, with a lane (part of a hardware queue) for each thread or CPU.
+    /// Creates a `SharedQueueStack` with a lane (part of a hardware queue) for each thread or CPU.
     ///
     /// # Errors
     /// `InvalidSetting` if several threads cannot serve a hardware queue of the drive at once.

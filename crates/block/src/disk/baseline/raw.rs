@@ -1,10 +1,9 @@
-//! `raw`: bios go straight to the driver's queue, for which each submitter waits.
+//! `raw`: bios go straight to the driver's queue, and submitters wait while that queue is busy.
 //!
 //! The design measures the cost of the block layer without its queues (Bjorling et al., SYSTOR
-//! 2013). Bios are not merged or sorted, and no thread serves another thread's I/O: a submitter
-//! that finds the driver's queue busy waits for it, however long. Insertion and dispatch, which the
-//! simulator charges to the multi-queue design, cost nothing here. Called by `QueueContext`. Kernel
-//! counterpart: a driver with `submit_bio` of its own.
+//! 2013). Bios are not merged or sorted, and no thread serves another thread's I/O. In the
+//! simulator, insertion and dispatch cost nothing, unlike in the multi-queue design. Called by
+//! `QueueContext`. Kernel counterpart: a driver with `submit_bio` of its own.
 
 use millrace_machine::Machine;
 

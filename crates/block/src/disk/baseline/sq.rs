@@ -1,14 +1,17 @@
 //! `sq`: the single-queue design, with one lock for merging, insertion, removal and completion.
 //!
-//! The design exists for comparison (Bjorling et al., SYSTOR 2013, problem statement). A submitter
-//! takes the queue's lock (1) to merge a bio or get a request with a tag (G), (2) to insert its
-//! requests and fetch the first one of the queue, (3) after each request handed to the driver, and
-//! (4) for each request that it ends. So a lone I/O takes the lock four times. Several submitters
-//! dispatch at once if the driver allows it (`Driver::is_immediate`), each with a hardware queue of
-//! its own over the same tags; else the thread that serves the one hardware queue dispatches for
-//! all. Called by member.rs, dispatch.rs and complete.rs, which have the rest of the path. Kernel
-//! counterpart: blk-core.c before 5.0, `blk_queue_bio`, `blk_flush_plug_list`, `blk_fetch_request`,
-//! `blk_end_request_all`.
+//! The design exists for comparison (Bjorling et al., SYSTOR 2013, problem statement). A single I/O
+//! takes the queue's lock four times:
+//! - to merge the bio, or to get a request with a tag (G);
+//! - to insert the request and fetch the first request of the queue;
+//! - after a request was handed to the driver;
+//! - to end a request.
+//!
+//! If the driver allows it (`Driver::is_immediate`), several submitters dispatch at once. Each of
+//! them then has its own hardware queue, and all hardware queues share the tags. Otherwise one
+//! thread serves the only hardware queue and dispatches for all. Called by member.rs, dispatch.rs
+//! and complete.rs, which have the rest of the path. Kernel counterpart: blk-core.c before 5.0,
+//! `blk_queue_bio`, `blk_flush_plug_list`, `blk_fetch_request`, `blk_end_request_all`.
 
 use alloc::collections::VecDeque;
 
@@ -166,7 +169,8 @@ struct LockedQueue<'a, M: Machine> {
     _shared: Option<LockGuard<'a, M, ()>>,
 }
 
-/// Puts each bio into the queue separately under its lock, and runs the queue after the last one.
+/// Puts each bio into the request queue, and takes the queue's lock again for each. Then runs the
+/// queue.
 fn submit_each<M: Machine>(
     sq: &SingleQueueStack<M>,
     context: &mut QueueContext<'_, M>,
@@ -229,7 +233,8 @@ fn insert<M: Machine>(context: &mut QueueContext<'_, M>, plugged: &mut Submitter
     let mut locked = sq.lock();
     locked.single.take_in(plugged);
     if serve.requeued.is_empty() && serve.queue.is_some() && !serve.quiesced {
-        // The first request is fetched while the queue is still locked, to save another locking.
+        // The first request is fetched while the queue is still locked, so that the lock need not
+        // be taken again.
         serve.requeued.extend(fetch(context, &mut locked.single));
     }
     drop(locked);
@@ -305,15 +310,16 @@ fn claim<M: Machine>(
         return Err(bio);
     }
     let hctx = context.hctx;
-    // Old kernels got a request and did accounting under the lock: the simulator charges that here.
+    // Old kernels got a request and did accounting under the queue's lock. So the simulator charges
+    // the cost of this work here.
     M::work(Stage::Submit, 1);
     let bio = match single.queue.back_mut() {
         Some(last) => merge(context, last, bio, now_ns),
         None => Some(bio),
     };
     let Some(mut bio) = bio else { return Ok(None) };
-    // Limits the requests that hold a tag (queued, plugged or in flight), because another drive may
-    // need the tags.
+    // Limits the number of requests that hold a tag (queued, plugged or in flight). The other tags
+    // are left for drives that share the tag set.
     let held = single.queue.len() as u32 + single.plugged + single.in_flight;
     let taken = match held < hctx.depth_max {
         true => hctx.tags.take_one(&mut context.run.hint),
@@ -331,7 +337,8 @@ fn claim<M: Machine>(
     Err(bio)
 }
 
-/// Fills a request whose tag was just taken. The bio's G and I events have the same time.
+/// Fills a request that has just got a tag. The trace events G (got a request) and I (inserted) of
+/// the bio have the same time.
 fn fill<M: Machine>(
     context: &mut QueueContext<'_, M>,
     mut rq: RequestRef<M>,
@@ -389,7 +396,8 @@ fn merge<M: Machine>(
 fn end<M: Machine>(sq: &SingleQueueStack<M>, hctx: &HardwareQueue<M>, rq: RequestRef<M>) {
     let single = &mut sq.lock().single;
     M::work(Stage::Complete, 1);
-    // `in_flight` counts only requests of the request queue, through which no flush goes.
+    // `in_flight` counts only requests from the request queue. Flushes do not go through this
+    // queue.
     single.in_flight = single.in_flight.saturating_sub((rq.op() != Op::Flush).into());
     let mut batch = TagBatch::EMPTY;
     hctx.tags.give(&mut batch, rq);

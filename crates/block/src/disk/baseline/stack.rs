@@ -16,7 +16,8 @@ use crate::queue::{HardwareQueue, HctxState};
 pub(crate) const NO_SCHEDULER: &str =
     "a scheduler requires stack = mq; set stack = mq, or scheduler = none";
 
-/// A design that a disk follows instead of multi-queue, which the default methods follow.
+/// A design of the block layer that a disk follows instead of multi-queue. By default, a design
+/// dispatches and completes requests as multi-queue does.
 pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
     /// Takes a plug's bio chains and runs the queue. Chains that the disk refuses stay in `list`.
     fn submit(&self, context: &mut QueueContext<'_, M>, ctx: u16, list: &mut BioList<M>);
@@ -51,7 +52,8 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         false
     }
 
-    /// Returns true if insertion and dispatch cost as much as with multi-queue in simulations.
+    /// Returns true if the design has two levels of queues, as multi-queue has. Simulations then
+    /// charge the costs of multi-queue for insertion and dispatch.
     fn has_two_levels(&self) -> bool {
         false
     }
@@ -75,8 +77,9 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
         BioList::new()
     }
 
-    /// Subtracts one from the count of requests in flight, if the design keeps one. Called when a
-    /// hardware queue is closed, for each request that was counted although the driver refused it.
+    /// Subtracts one from the design's count of requests in flight, if it keeps one. Called when a
+    /// hardware queue is closed, for each request that the driver had refused. Such a request was
+    /// counted before the driver refused it.
     fn forget_issued(&self) {}
 
     fn leak(&self) {}

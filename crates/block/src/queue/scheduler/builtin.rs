@@ -1,9 +1,12 @@
-//! The built-in schedulers by name: the one place that lists them.
+//! The built-in schedulers and their names. Only this file lists them.
 //!
-//! A scheduler consists of a file in this directory, with a function that makes a `DriveScheduler`
-//! from the state of a drive, and of a variant, a name and a match arm below. Configurations,
-//! reports and error messages take the names from here. Called by disk/scheduled.rs. Kernel
-//! counterpart: `elv_register`.
+//! A new scheduler needs two additions:
+//! - A file in this directory, with a function that makes a `DriveScheduler` from the state of a
+//!   drive.
+//! - A variant, a name and a match arm in [`SchedulerKind`].
+//!
+//! Configurations, reports and error messages take the names from here. Called by
+//! disk/scheduled.rs. Kernel counterpart: `elv_register`.
 
 use millrace_machine::Machine;
 
@@ -21,7 +24,8 @@ pub enum SchedulerKind {
     Deadline,
     /// [`Fair`](crate::Fair): divides the drive by the groups' weights.
     Fair,
-    /// [`Latency`](crate::Latency): keeps the groups' latency targets.
+    /// [`Latency`](crate::Latency): delays other groups' I/O so that groups meet their latency
+    /// targets.
     Latency,
 }
 

@@ -1,8 +1,9 @@
-//! `CostModel`: the time that an I/O occupies an idle drive: a base plus a price per byte.
+//! `CostModel`: estimates the time for which one I/O occupies an idle drive.
 //!
-//! Part of a disk's settings, derived from rates that `millrace-lab bench --calibrate` measures;
-//! the scheduler `fair` divides a drive by these costs. Only their ratios matter. Kernel
-//! counterpart: `struct ioc_params`, the coefficients of `io.cost.model`.
+//! An I/O costs a base time, plus a time for each byte. The model is part of a disk's settings,
+//! derived from rates that `millrace-lab bench --calibrate` measures. The schedulers `fair` and
+//! `latency` use it to divide the drive's time among groups; only the ratios of costs matter.
+//! Kernel counterpart: `struct ioc_params`, the coefficients of `io.cost.model`.
 
 use crate::bio::{Op, Sector, SectorCount};
 
@@ -20,17 +21,19 @@ pub struct OpRates {
 /// Costs of a drive's reads, or of its writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpCost {
-    /// Base cost in nanoseconds of an I/O that does not start at the end of the last I/O.
+    /// Base cost in nanoseconds of an I/O that does not start at the sector where the previous I/O
+    /// ended.
     pub random_ns: u32,
-    /// Base cost in nanoseconds of an I/O that starts at the end of the last I/O.
+    /// Base cost in nanoseconds of an I/O that starts at the sector where the previous I/O ended.
     pub sequential_ns: u32,
     /// Cost of each byte, in picoseconds.
     pub byte_ps: u32,
 }
 
 impl OpCost {
-    /// Computes costs from measured rates. A byte costs its time in a large transfer. A base cost
-    /// is the time of a 4 KiB I/O less the time of its bytes; 0 if the bytes take longer.
+    /// Computes costs from measured rates. The cost of a byte is the time that a byte takes in
+    /// large sequential I/Os. A base cost is the time of a 4 KiB I/O minus the cost of its bytes,
+    /// but not below 0.
     ///
     /// # Source
     /// `calc_lcoefs` of the kernel's block/blk-iocost.c.
@@ -60,12 +63,14 @@ impl OpCost {
 pub struct CostModel {
     /// Cost of reads.
     pub read: OpCost,
-    /// Cost of writes. Discards and write-zeroes cost only the base.
+    /// Cost of writes, discards and write-zeroes. Discards and write-zeroes transfer no data, so
+    /// they cost only the base cost.
     pub write: OpCost,
 }
 
 impl Default for CostModel {
-    /// Returns the model of a SATA-class drive: 100,000 I/Os or 500 MB a second either way.
+    /// Returns the model of a SATA-class drive. Each second, the drive does 100,000 I/Os of 4 KiB,
+    /// or transfers 500 MB in large I/Os. Reads and writes cost the same.
     fn default() -> Self {
         // A 4 KiB I/O costs 1,808 ns plus 8,192 ns for its bytes: 100,000 I/Os a second.
         let op = OpCost { random_ns: 1_808, sequential_ns: 1_808, byte_ps: 2_000 };
@@ -82,7 +87,8 @@ impl CostModel {
         let cost = if op == Op::Read { &self.read } else { &self.write };
         let base_ns = if sector == last_end { cost.sequential_ns } else { cost.random_ns };
         let bytes = if op.has_data() { u64::from(sectors) << 9 } else { 0 };
-        // At most 2 GiB are charged. Multiplied by a byte's cost, below 2^32 ps, they fit 64 bits.
+        // At most 2 GiB (2^31 bytes) are charged, and `byte_ps` is less than 2^32. So the product
+        // fits 64 bits.
         let moved_ns = bytes.min(1 << 31) * u64::from(cost.byte_ps) / 1_000;
         (u64::from(base_ns) + moved_ns).max(1)
     }
@@ -94,16 +100,16 @@ pub(crate) const REQUEST: u32 = 16;
 /// Service time, in nanoseconds, from which a drive counts as slow.
 pub(crate) const SLOW_NS: u64 = 2_000_000;
 
-/// Depth (part of a drive's limit of requests in flight) that a request takes, for reads and for
-/// writes, in 16ths of a small (4 KiB) request.
+/// Weights that convert the length of a read or write to depth units. A drive's depth (its limit on
+/// requests in flight) is counted in depth units; a small (4 KiB) request takes 16.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DepthWeights {
     read: OpWeight,
     write: OpWeight,
 }
 
-/// Part of a drive's depth (its limit on requests in flight) that a request takes, in 1,024ths of a
-/// depth unit: `base`, and `sector` for each sector. A random 4 KiB request takes 16 units.
+/// Depth units that a request takes, in 1,024ths: `base`, plus `sector` for each sector. A random 4
+/// KiB request takes 16 depth units.
 #[derive(Debug, Clone, Copy)]
 struct OpWeight {
     base: u64,
@@ -124,13 +130,14 @@ impl DepthWeights {
         DepthWeights { read: OpWeight::of(&cost.read), write: OpWeight::of(&cost.write) }
     }
 
-    /// Returns the part of the drive's depth that a request takes, in 16ths of a small (4 KiB)
-    /// request. A small request takes [`REQUEST`] units; a larger one takes more.
+    /// Returns the number of depth units that a request takes. A small (4 KiB) request takes 16
+    /// units ([`REQUEST`]), and no request takes less.
     #[inline]
     pub(crate) fn weight(&self, op: Op, sectors: SectorCount) -> u32 {
         let weight = if op == Op::Read { &self.read } else { &self.write };
         let sectors = if op.has_data() { u64::from(sectors) } else { 0 };
-        // The sum fits 32 bits: `base` is at most 2^14, `sectors` 2^18, and `sector` 2^11.
+        // The result fits 32 bits: `base` is at most 2^14, `sector` at most 2^11, and a request has
+        // less than 2^23 sectors.
         (((weight.base + sectors * weight.sector) >> 10) as u32).max(REQUEST)
     }
 }

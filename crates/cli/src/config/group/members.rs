@@ -127,9 +127,10 @@ pub struct UsedVolume<V> {
 }
 
 impl<V> UsedVolume<V> {
-    /// Returns the settings of the group that apply to this volume. If only child groups use the
-    /// volume, only the weight applies: child groups divide it, but do not inherit the priority and
-    /// the latency target.
+    /// Returns the settings of the group that apply to this volume. If the group uses the volume
+    /// directly, all settings apply. If only child groups use the volume, only the weight applies.
+    /// Child groups divide the weight among themselves, but do not inherit the priority and the
+    /// latency target.
     pub fn settings(&self, group: &GroupConfig) -> GroupConfig {
         if self.directly {
             return group.clone();

@@ -1,8 +1,8 @@
-//! Warnings about settings of groups without effect: latency targets that a drive cannot keep, and
+//! Warnings about group settings that have no effect: latency targets that a drive cannot keep, and
 //! keys that a scheduler or a cache ignores.
 //!
-//! All texts about such settings are here, so that a configuration, `ctl set` and a running daemon
-//! use the same words. All functions are pure.
+//! The texts of all these warnings are here. So `serve --check`, `ctl set` and a running daemon use
+//! the same words. All functions are pure.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use millrace_machine::nanoseconds;
 use super::target_text;
 use crate::config::words;
 
-/// Mean number of a group's I/Os in a drive from which these I/Os mainly wait for each other.
+/// Threshold for the mean number of I/Os that a group has in a drive. From this number on, the I/Os
+/// mainly wait for each other.
 const MANY: f64 = 2.0;
 
 /// Rounds a time up to two significant digits, because more digits would suggest a precision that
@@ -102,9 +103,9 @@ impl TargetQuery<'_> {
         })
     }
 
-    /// Warns if a drive's mean service time (median, for a percentile target) exceeds the target.
-    /// The fastest tenth of the I/Os decides the advice, because slower I/Os may have waited inside
-    /// the drive.
+    /// Returns a warning if a drive's service time exceeds the target. Compares the mean, or the
+    /// median for a percentile target. The warning's advice depends on the fastest tenth of the
+    /// I/Os, because slower I/Os may have waited inside the drive.
     pub fn so_far(&self, times: &Snapshot) -> Option<String> {
         let drive = self.drive();
         let (took_ns, took) = match self.target {
@@ -183,7 +184,8 @@ fn shared_by(config: &GroupConfig, wanted: impl Fn(&str) -> bool) -> Option<Stri
     }
 }
 
-/// Returns true if a scheduler ignores a key by which a group shares drives with others.
+/// Returns true if the scheduler ignores a key of a group: `weight`, `priority` or
+/// `latency-target`.
 fn ignores(scheduler: SchedulerKind, key: &str) -> bool {
     match scheduler {
         SchedulerKind::None => true,
@@ -217,7 +219,8 @@ impl ShareQuery<'_> {
         wanted: impl Fn(&str) -> bool,
     ) -> Option<String> {
         let ShareQuery { config, drive, volume } = self;
-        // `TargetQuery` warns of latency targets.
+        // Ignored latency targets are left out, because `TargetQuery::by_scheduler` warns about
+        // them.
         let is_share = |key: &str| key != "latency-target" && ignores(scheduler, key);
         let keys = shared_by(config, |key| is_share(key) && wanted(key))?;
         let (heeds, name, scheduler) = (heeding(config).word(), &config.name, scheduler.word());
@@ -262,8 +265,8 @@ pub fn by_cache(
     ))
 }
 
-/// Warns that keys of a group have no effect on the files of a directory export, because of their
-/// cache or scheduler.
+/// Returns a warning if some keys of a group have no effect on the files of a directory export.
+/// Either the files are cached, or the scheduler of the files ignores these keys.
 pub fn by_directory(
     config: &GroupConfig,
     (export, directory): (&str, &ExportDirectory),

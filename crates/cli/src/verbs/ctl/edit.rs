@@ -46,10 +46,10 @@ pub struct AddArgs {
     section: String,
     /// Name of the section
     name: String,
-    /// Settings of the section
+    /// Settings of the new section
     #[arg(value_name = "KEY=VALUE")]
     settings: Vec<String>,
-    /// Change nothing; print if the daemon would accept the new section
+    /// Change nothing; only print whether the daemon would accept the new section
     #[arg(long)]
     dry_run: bool,
 }

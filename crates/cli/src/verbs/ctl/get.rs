@@ -129,8 +129,9 @@ fn volume_text(report: &Report, volume: &Volume) -> String {
 
 const GROUPS: &str = "# These replace all [[group]] sections of the configuration:\n\n";
 
-/// Returns lines to paste at the end of a configuration: groups as sections, and schedulers that
-/// were set as comments, because they belong in the sections of their drives.
+/// Returns lines to paste at the end of a configuration. Groups are written as sections. Changed
+/// schedulers are written as comments, because the user must add them to the sections of the
+/// drives.
 fn toml_lines(report: &Report) -> Result<String> {
     let mut text = String::new();
     // Groups with a / in their names exist only while a client is connected, so they are left out.

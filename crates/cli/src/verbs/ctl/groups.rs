@@ -41,7 +41,7 @@ pub fn set(daemon: &Daemon, name: &str, words: &[String]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints warnings to standard error, apart from the answer.
+/// Logs warnings to standard error. Standard output contains only the answer.
 pub fn warn<'a>(warnings: impl IntoIterator<Item = &'a String>) {
     warnings.into_iter().for_each(|warning| tracing::warn!("{}", visible(warning)));
 }
@@ -53,7 +53,8 @@ pub fn find<'a>(report: &'a Report, name: &str) -> Result<&'a GroupState> {
     })
 }
 
-/// Returns a suggestion for a command that lacks the word `group` before a group or its key.
+/// Returns a suggestion if the word `group` is missing in a command, as in
+/// `ctl set gold weight=400`. The correct command is `ctl set group gold weight=400`.
 pub fn meant(report: &Report, args: &SetArgs, key: &str) -> Option<String> {
     let words = args.settings.iter().map(|text| shell_word(text)).collect::<Vec<_>>().join(" ");
     let (target, words) = (visible(&args.target), visible(&words).into_owned());

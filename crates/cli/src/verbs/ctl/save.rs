@@ -53,8 +53,9 @@ pub fn run(daemon: &Daemon, args: &SaveArgs) -> Result<ExitCode> {
     daemon.print(&json!({ "file": shown }), || format!("{}: written\n", visible(&shown)))
 }
 
-/// Refuses to overwrite an existing file, unless it is the daemon's own and unchanged since the
-/// daemon read it. Refuses another directory, because paths in the configuration are relative.
+/// Refuses to overwrite a file. Exception: the daemon's own configuration file, if nobody has
+/// edited it since the daemon read it. Also refuses a directory other than that of the daemon's
+/// configuration, because the configuration contains relative paths.
 fn check(running: &RunningConfiguration, file: &Path) -> Result<()> {
     let is_its = running.file.as_deref() == Some(file);
     let shown = file.display();

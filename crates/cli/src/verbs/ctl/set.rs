@@ -29,10 +29,10 @@ Exit status: 0 if it is set, 2 if the daemon refused.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SetArgs {
-    /// Name of a volume; or the word group and the name of a group
+    /// Name of a volume; for a group, the word `group` and the name of the group
     #[arg(value_name = "VOLUME|group NAME")]
     pub target: String,
-    /// Settings: scheduler=none of a volume, weight=400 or iops=20k of a group
+    /// Settings, such as scheduler=none for a volume, or weight=400 and iops=20k for a group
     #[arg(required = true, value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
 }

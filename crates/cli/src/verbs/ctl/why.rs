@@ -140,11 +140,12 @@ fn nothing(interval: &ObservedInterval<'_>) -> String {
     format!("No I/O of {} completed in {seconds:.1} s{rest}.", visible(volume))
 }
 
-/// Minimum share of a group in the cost of all I/Os, in percent, for which the explanation of a
-/// latency names the group.
+/// Minimum share of a group in the cost of all I/Os, in percent. A group with at least this share
+/// is named in the explanation of a latency.
 const MUCH_PERCENT: f64 = 20.0;
 
-/// Mean number of I/Os in flight below which a client is said to pause, rather than to wait.
+/// Threshold of a group's mean number of I/Os in flight. Below this value, the explanation says
+/// that the group's client pauses.
 const IDLE: f64 = 0.8;
 
 fn accepted(now: &Report) -> &'static str {

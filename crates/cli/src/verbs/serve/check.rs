@@ -1,9 +1,9 @@
-//! Checks that everything a configuration needs is available, without changing anything: for
-//! `--check`, and before a start.
+//! Checks that everything a configuration needs is available, without changing anything. The checks
+//! run before each start of the daemon, and alone with the option `--check`.
 //!
-//! This module finds the drives, sockets and files that a start would refuse, and access that a
-//! configuration opens to others. The module depends on `live` for the marks of dirty caches;
-//! `start` depends on this module.
+//! The checks find drives, sockets and files with which a start would fail. They also find settings
+//! that give other users or hosts access. The module `start` calls these checks. The module `live`
+//! tells them which caches are marked as dirty.
 
 pub mod exposure;
 pub mod findings;

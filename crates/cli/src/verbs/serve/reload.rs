@@ -36,7 +36,7 @@ pub struct ConfigReloader {
     running: Mutex<RunningText>,
     /// Locked while a thread changes the configuration.
     change: Mutex<()>,
-    /// Directory of relative paths in the configuration with which the daemon was started.
+    /// Base directory of relative paths in the configuration that the daemon was started with.
     base: PathBuf,
     flags: StartFlags,
     fixed: DaemonConfig,
@@ -378,8 +378,9 @@ fn user_of(kind: &str, name: &str, config: &ServeConfig) -> Option<String> {
     }
 }
 
-/// Keeps the served spelling of paths: if the path of a drive or Unix socket in `config` leads to
-/// the same file as in `served`, such as `./a.img` and `a.img`, the path in `served` replaces it.
+/// Replaces paths in `config` by the paths in `served` that lead to the same file, such as
+/// `./a.img` by `a.img`. So a comparison of `config` with `served` ignores different spellings of a
+/// path. Applies to drives and Unix sockets.
 fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
     let known: HashMap<&str, &Spec> =
         served.drives().map(|drive| (drive.name.as_str(), &drive.spec)).collect();
@@ -446,7 +447,8 @@ fn log(report: &ReloadReport, warnings: &[String], notes: &[String]) {
     notes.iter().for_each(|text| tracing::info!("{text}"));
 }
 
-/// Returns the text of a refused reload, with the user's next step: a command, a flag or a restart.
+/// Returns a message that explains to the user why a reload was refused. If possible, the message
+/// also contains the user's next step: a command, a flag or a restart.
 fn advised(refusal: &ReloadRefusal) -> String {
     match refusal {
         ReloadRefusal::ExportInUse { .. } => {

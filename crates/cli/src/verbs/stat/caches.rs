@@ -1,4 +1,4 @@
-//! Counters of caches between two reports: rows, and the table of `millrace stat`.
+//! Computes the statistics of caches between two reports, and formats them as a table.
 //!
 //! Pure functions that compute a row for each cache. `top` shows the same rows.
 

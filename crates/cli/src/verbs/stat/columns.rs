@@ -95,9 +95,9 @@ struct OpSums {
     service_ns: u64,
 }
 
-/// Returns the rows between two reports of a daemon: each volume, followed by its drives, their
-/// queues, and its clients. Without an earlier report, the rows cover the time since the daemon's
-/// start.
+/// Returns the statistics for the time between two reports of a daemon, as rows. The row of each
+/// volume is followed by the rows of its drives, their queues, and its clients. Without an earlier
+/// report, the rows cover the time since the daemon's start.
 pub fn rows(now: &Report, before: Option<&Report>) -> Vec<StatRow> {
     let seconds = now.seconds_since(before);
     let mut rows = Vec::new();

@@ -1,8 +1,8 @@
 //! `millrace stat --groups`: shares of groups of clients, and the reasons that held their I/Os.
 //!
 //! Pure functions that convert the difference of two reports to rows, and rows to a table. `top`
-//! shows the same rows; `ctl why` explains them. A group has a row if it did or waits for I/O; its
-//! I/Os on all volumes are summed.
+//! shows the same rows; `ctl why` explains them. A group has a row if it has completed I/Os or has
+//! I/Os that wait. A group's I/Os on all volumes are summed.
 
 use std::collections::BTreeMap;
 
@@ -97,7 +97,8 @@ pub struct GroupDelta {
     pub held_ns: [u64; WaitReason::ALL.len()],
     pub waiting: u64,
     pub waiting_ns: u64,
-    /// Total time in nanoseconds for which the I/Os held at the earlier report had waited by then.
+    /// Time for which I/Os had already been held at the earlier report, in nanoseconds, summed over
+    /// the I/Os held at that time.
     pub waited_ns: u64,
 }
 
@@ -352,8 +353,8 @@ pub mod tests {
     use crate::views::report::{TimeHistogram, Volume};
     use millrace_console::WIDTH;
 
-    /// Creates a test group with `ios` completed reads of 1.05 ms each, which its limits held for
-    /// `held_ns` in total.
+    /// Creates a test group with `ios` completed reads of 1.05 ms each. The group's limits have
+    /// held these reads for `held_ns` in total.
     pub fn group(name: &str, weight: u32, ios: u64, held_ns: u64) -> GroupCounts {
         let total =
             TimeHistogram { sum_ns: ios << 20, max_ns: 1 << 21, buckets: vec![(1 << 20, ios)] };
@@ -437,9 +438,9 @@ pub mod tests {
         let rows = rows(&report(1, vec![both, group("one", 300, 10, 0)]), None);
         let shares: Vec<[f64; 2]> =
             rows.iter().map(|row| [row.wanted_percent.round(), row.got_percent.round()]).collect();
-        // On volume v the I/Os cost 40, and `both` is entitled to a quarter. On volume w they cost
-        // 30, all for `both`. In total `both` is entitled to 40 of 70, and has used 60: 30 on each
-        // volume.
+        // All I/Os have the same cost. On volume v, the group `both` is entitled to 10 of 40 I/Os,
+        // and has done 30. On volume w, `both` is alone, and has done all 30 I/Os. In total, `both`
+        // is entitled to 10 + 30 of 70 I/Os (57 %), and has done 30 + 30 (86 %).
         assert_eq!(shares, [[57.0, 86.0], [75.0, 25.0]]);
     }
 

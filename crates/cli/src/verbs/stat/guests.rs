@@ -35,7 +35,8 @@ struct GuestDelta<'a> {
     has_thread: bool,
 }
 
-/// Column: heading, true if the table without `--extended` has it, and formatter of a cell.
+/// Column of the table: heading, true if it is shown without `--extended`, and the function that
+/// formats a cell.
 type Column = (&'static str, bool, fn(&GuestDelta<'_>) -> String);
 
 const COLUMNS: [Column; 15] = [

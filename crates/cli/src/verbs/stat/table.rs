@@ -1,8 +1,8 @@
-//! Formats rows of `stat`: the columns of iostat -mx that fit 80 characters, or all of them and
-//! p99.
+//! Formats rows of `stat` as a table with the columns of iostat -mx.
 //!
-//! In the short form large numbers have fewer decimals, and long names lose their middle; in the
-//! full form all numbers have two decimals, as in iostat. Names of drives, queues and clients are
+//! The short form has the columns that fit 80 characters. In the short form, large numbers have
+//! fewer decimals, and the middle of a long name is cut out. The full form has all columns and p99,
+//! and all numbers have two decimals, as in iostat. Names of drives, queues and clients are
 //! indented below their volume's name.
 
 use millrace_console::{Form, counted, fitted, shortened};

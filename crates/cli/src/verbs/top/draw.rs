@@ -39,8 +39,8 @@ const COLUMNS: [Column<StatRow>; 14] = [
     ("f/s", 6, EXTRA + 2, |row| short(row.flush.per_second)),
     ("d/s", 6, EXTRA + 2, |row| short(row.discard.per_second)),
 ];
-/// Lowest rank of the columns that are shown only if the screen is wide enough for a graph beside
-/// the table.
+/// Lowest rank of the columns for wide screens. Such a column is shown only if a graph beside the
+/// table fits the screen, too.
 const EXTRA: u8 = 10;
 const GRAPH_ROOM: u16 = 24;
 const GROUP_COLUMNS: [Column<GroupRow>; 8] = [
@@ -146,8 +146,8 @@ fn lower<T: ListedRow>(
 /// Joins texts to lines of at most `width` characters, with two spaces between texts. A text is
 /// never split across lines.
 fn lines(pieces: &[impl AsRef<str>], width: usize) -> Vec<String> {
-    // `wrapped` joins texts with one space. Each text ends with U+001F, at which `wrapped` does not
-    // break the line, and which becomes the second space.
+    // `wrapped` joins the texts with one space. The U+001F at the end of each text is replaced by a
+    // second space below.
     let words = pieces.iter().map(|piece| format!("{}\u{1f}", piece.as_ref()));
     let text = wrapped(words, width + 1);
     text.lines().map(|line| line.replace('\u{1f}', " ").trim_end().to_owned()).collect()
@@ -296,7 +296,8 @@ fn table<T: ListedRow>(
     Table::new(lines, widths).header(head)
 }
 
-/// Returns the sort order for a column. Columns of reads and of writes sort by the sum of both.
+/// Returns the sort order for a column. Columns of reads and of writes have a common order, such as
+/// `Ios` for `r/s` and `w/s`.
 fn sorted_by(column: &str) -> Option<SortOrder> {
     let sort = match column {
         "r/s" | "w/s" | "hit/s" | "wr/s" => SortOrder::Ios,

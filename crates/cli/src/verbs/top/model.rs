@@ -269,8 +269,8 @@ impl TopModel {
         self.first.min(self.lower_rows().saturating_sub(room))
     }
 
-    /// Returns the length of the longest name in the volume table and the lower table, in
-    /// characters. Caches are left out, because they have their volumes' names.
+    /// Returns the length in characters of the longest name on the screen: in the table of volumes,
+    /// and in the table below it. Caches are left out, because a cache has the name of its volume.
     pub fn longest_name(&self) -> usize {
         let is_shown = |row: &&dyn ListedRow| {
             let kind = row.key().0;

@@ -2,8 +2,8 @@
 //!
 //! On a file drive, the query costs a system call, which is wasted if the range has data.
 
-/// Minimum length, in bytes, of a read before which the drive is queried for a hole. A shorter read
-/// costs about as much as the query.
+/// Minimum length, in bytes, of a read for which the server first queries the drive for a hole. A
+/// shorter read costs about as much as the query.
 pub(crate) const HOLE_BYTES_MIN: u64 = 64 * 1024;
 const PASSES_MAX: u8 = 64;
 
@@ -13,8 +13,8 @@ const PASSES_MAX: u8 = 64;
 pub(crate) struct HoleSearch {
     /// Number of reads to skip before the next hole query.
     left: u8,
-    /// Number of reads that were to skip the hole query after the last query found data. 0 if the
-    /// last query found a hole, or before the first query.
+    /// Total number of reads that make no hole query after the last query found data. 0 if the last
+    /// query found a hole, or before the first query.
     passes: u8,
 }
 

@@ -1,11 +1,11 @@
-//! Receive buffer of a connection, and the receive of a write's payload.
+//! Receive buffer of a connection.
 //!
-//! While a write's payload is incomplete, one system call receives the rest straight into the
-//! write's buffer, and the headers after the payload into the receive buffer.
+//! If a write's payload is incomplete, one operation receives the rest of the payload straight into
+//! the write's own buffer. Headers after the payload go to the receive buffer.
 //!
-//! Invariants: the buffer never moves, and has room for any message of the negotiation. After a
-//! large write, a receive takes only one header, so that the next payload goes straight into its
-//! own buffer.
+//! Invariants: the receive buffer never moves, and has room for any message of the negotiation.
+//! After a large write, a receive takes only one header after the payload. So the next payload goes
+//! straight into its own buffer.
 
 use libc::iovec;
 

@@ -4,7 +4,8 @@
 //! Counting a transfer costs an addition and no clock read: client_timers.rs checks the counters a
 //! few times per timeout. Invariant: a stall is never reported early.
 
-/// Number of checks of a client during one stall timeout, or during one measurement of its rate.
+/// Number of checks of a client per period. A period is the stall timeout, or the time for a
+/// measurement of the client's transfer rate.
 pub(crate) const LOOKS: u32 = 4;
 /// Lowest rate, in bytes per second, at which a client may transfer data while other clients wait
 /// for memory.
@@ -13,7 +14,8 @@ const NS_PER_S: u128 = 1_000_000_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// Number of started sends, plus number of sends and receives that transferred bytes.
+    /// Count of all signs of progress: sends started, and sends or receives that transferred bytes.
+    /// If the count is unchanged at the next check, the client made no progress.
     moves: u32,
     seen: u32,
     /// Number of consecutive checks that found no transfer by the client.
@@ -41,9 +43,9 @@ impl Progress {
         (self.since_ns, self.since_bytes) = (now_ns, self.bytes);
     }
 
-    /// Returns true if the client's mean transfer rate over at least `period_ns` was too low. Other
-    /// clients have waited for memory since `from_ns`, and only the rate since then counts: a
-    /// measurement that began earlier is restarted.
+    /// Returns true if the client's mean transfer rate was too low. The rate is measured over at
+    /// least `period_ns`, and only after `from_ns`, when other clients began to wait for memory. A
+    /// measurement that began before `from_ns` is restarted.
     pub(crate) fn is_slow(&mut self, (from_ns, now_ns): (u64, u64), period_ns: u64) -> bool {
         if self.since_ns < from_ns {
             self.restart_rate(now_ns);

@@ -21,9 +21,8 @@ use millrace_nbd::{REPLY_BYTES_MAX, ReplyBuffer};
 /// message.
 pub(crate) const BATCH_REPLIES: usize = 256;
 
-/// Size of a reply, in bytes, from which copying it into the socket takes longer than waking the
-/// client. If a batch has only one reply and it is that long, its header is sent ahead of its
-/// payload.
+/// Minimum size of a long reply, in bytes. If a batch consists of a single long reply, the reply's
+/// header is sent first. The client then wakes up while the payload is copied into the socket.
 const LONG_BYTES: usize = 32 * 1024;
 
 #[derive(Debug)]
@@ -71,8 +70,8 @@ impl ReplyBatch {
         }
     }
 
-    /// Returns true for a single reply with a long payload. Its header is sent ahead by itself, so
-    /// that the client wakes up while the payload is copied into the socket.
+    /// Returns true if the batch is a single reply with a long payload. The header of such a reply
+    /// is sent first, so that the client wakes up while the payload is copied into the socket.
     #[inline]
     fn is_one_long(&self) -> bool {
         self.replies == 1 && self.left_bytes >= LONG_BYTES
@@ -122,8 +121,8 @@ pub(crate) struct ReplyQueue {
     /// Descriptor that becomes readable when the client has read most replies. `None` if no file
     /// descriptor was free.
     pub(crate) backlog: Option<SendBacklog>,
-    /// Time, in nanoseconds, at which the server began to wait for the client to read its replies,
-    /// before the next receive. 0 if the server does not wait.
+    /// Time, in nanoseconds, at which the server began to delay its next receive. The delay lasts
+    /// until the client has read most replies. 0 if there is no delay.
     pub(crate) catching_ns: u64,
 }
 

@@ -1,8 +1,7 @@
 //! Sends and receives of a connection with TLS.
 //!
-//! Invariants: gathered replies are encrypted in as few records as possible, and sent by one
-//! operation. During a send, further replies are encrypted only if their records fit behind
-//! the bytes being sent, which must not move.
+//! Invariants: gathered replies are encrypted into as few TLS records as possible, and one
+//! operation sends these records. Replies are encrypted only while no send is outstanding.
 
 use super::{BufferPool, Connection, ConnectionPhase, SocketRing};
 use crate::nbd::ring::{piece_bytes, send_now};
@@ -70,7 +69,7 @@ impl Connection {
                 if !self.out.has_rest() {
                     break;
                 }
-                // A reply may have no bytes; such a reply counts as sent at once.
+                // A reply without bytes needs no send, so it counts as sent now.
                 let freed = self.out.took(0, pool);
                 self.in_flight -= freed.replies;
                 continue;

@@ -3,9 +3,10 @@
 //! memory/budget.rs has the rules for sharing the memory. The server receives nothing from a
 //! waiting connection, so its client waits too. worker/memory_retry.rs retries the request.
 //!
-//! Invariant: a connection that holds no buffer waits in the waiting line (memory/waiting_line.rs),
-//! or for memory of its volume's other requests. A connection that holds buffers is retried
-//! whenever one of them is freed, so no connection waits forever.
+//! Invariant: no connection waits forever. A waiting connection is retried as follows:
+//! - If the connection holds buffers, whenever one of these buffers is freed.
+//! - If its volume holds too much memory, whenever a request of the volume ends.
+//! - Otherwise, when its turn in the waiting line comes (memory/waiting_line.rs).
 
 use millrace_block::Op;
 
@@ -61,8 +62,8 @@ impl WorkerContext {
         is_alone || held_bytes + bytes <= free_bytes / self.threads
     }
 
-    /// Returns the memory account of the request's group, if a limit of the group applies. Such a
-    /// request keeps its buffer while it waits for the limit.
+    /// Returns the memory account of the request's group, if a limit of the group applies to the
+    /// request. A request keeps its buffer while it waits for such a limit.
     fn account(&mut self, request: ClientRequest<'_>) -> Option<GroupAccount> {
         let (lane, group) = (request.granted.lane as usize, request.granted.group);
         let op = match request.command {

@@ -194,8 +194,8 @@ impl WorkerContext {
         if !conn.negotiation.as_deref().is_some_and(is_over) {
             return;
         }
-        // `negotiation` is kept until the function returns: its `GrantedExport` counts as a user of
-        // the volume until this thread has opened the volume for the client.
+        // `negotiation` must live until the function returns. Its `GrantedExport` keeps the volume
+        // in use until this thread has opened the volume for the client.
         let Some(mut negotiation) = conn.negotiation.take() else { return };
         let Some(then) = negotiation.then.take() else { return };
         let Some((session, export)) = then else {

@@ -29,7 +29,7 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(60);
 pub(crate) struct TlsTurnLimits {
     handshakes: u32,
     refusals: FailureLogLimit,
-    /// Limits the warnings that `accept` failed, for example because no file descriptor is free.
+    /// Limits warnings about failed calls of `accept`, for example if no file descriptor is free.
     waits: FailureLogLimit,
 }
 
@@ -77,7 +77,7 @@ impl TlsTurnLimits {
 
     #[cold]
     pub(crate) fn not_accepted(&mut self, address: &str, errno: i32) {
-        // The limit is needed because the server retries a failed `accept` ten times a second.
+        // The server retries a failed `accept` ten times a second, so the warnings are limited.
         if self.waits.may_show(Instant::now(), 1) {
             let error = std::io::Error::from_raw_os_error(errno);
             let remedy = match errno {

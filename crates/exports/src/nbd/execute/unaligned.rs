@@ -1,12 +1,15 @@
 //! Requests that start or end within a block, from clients that did not negotiate block sizes.
 //!
-//! A read request reads all blocks that it touches, and only the requested bytes are sent. A write
-//! or zeroing reads, changes and writes back the blocks at its ends (bounce.rs). A discard leaves
-//! out partial blocks.
+//! Blocks that a request covers only in part are handled as follows:
+//! - Read: the whole blocks are read, and only the requested bytes are sent.
+//! - Write or zeroing: the blocks are read, changed and written back (bounce.rs).
+//! - Discard: the blocks are left out.
 //!
-//! Invariants: FUA applies to each write of a request. A request gets all the memory that it needs
-//! at its start, as one buffer. Specification, "Block size constraints": a client that did not
-//! negotiate block sizes may assume a granularity of one byte.
+//! Invariants: FUA applies to each write of a request. Before a request starts, it gets all its
+//! memory as one buffer.
+//!
+//! NBD specification, "Block size constraints": a client that did not negotiate block sizes may
+//! assume a granularity of one byte.
 
 use millrace_block::Op;
 

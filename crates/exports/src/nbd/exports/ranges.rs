@@ -1,12 +1,16 @@
-//! Lock table of the sector ranges of a volume that are being written. The table is used once a
-//! client writes partial blocks, leaves while its writes are in flight, or gets no answer to a
-//! write in time.
+//! Lock table for the sector ranges of a volume that are being written.
 //!
-//! To write a part of a block the server reads the block, changes it and writes it back. Such a
-//! write locks its blocks exclusively, so that no other write to them is lost. Locking begins at
-//! the first event that needs a lock. Each I/O thread that has opened the volume then adds its
-//! writes in flight to the table, calls `confirm`, and takes a lock for each new write. Exclusive
-//! locks are granted only after all these threads have called `confirm`.
+//! To write a part of a block, the server reads the block, changes it and writes it back. Such a
+//! write locks its blocks exclusively, so that no other write to them is lost.
+//!
+//! Writes take locks only after the first of these events:
+//! - A client writes partial blocks.
+//! - A client leaves while its writes are in flight.
+//! - A client gets no answer to a write in time.
+//!
+//! Then each I/O thread that has opened the volume adds its writes in flight to the table and calls
+//! `confirm`. From then on, the thread takes a lock for each new write. Exclusive locks are granted
+//! only after all these threads have called `confirm`.
 //!
 //! Invariants: overlapping ranges are held at the same time only by writers of whole blocks.
 //! Waiting writes queue in order, and none overtakes another that waits for the same block.
@@ -27,7 +31,7 @@ pub(crate) type RangeHolder = (usize, u32);
 pub(crate) enum RangeMode {
     /// Lock for a write of whole blocks. Several such locks may overlap.
     Shared,
-    /// Lock for a write of partial blocks, which no other lock may overlap.
+    /// Lock for a write of partial blocks. No other lock may overlap this lock.
     Exclusive,
 }
 
@@ -49,14 +53,14 @@ impl RangeEntry {
 
 #[derive(Debug, Default)]
 struct RangeTable {
-    /// True once an event has needed locks (see the file header). From then on, all writes of the
-    /// volume take range locks.
+    /// True if all writes to the volume take range locks. False until the first event that needs
+    /// locks (see the file header).
     started: bool,
-    /// Locks, held or waiting, in the order in which they were requested. A lock waits for earlier
-    /// locks that conflict. An exclusive lock also waits until the writes in flight of all threads
-    /// are in this table (`unconfirmed` is 0).
+    /// Range locks that writes hold or wait for, in the order in which they were requested. A lock
+    /// waits for earlier locks that conflict. An exclusive lock also waits until each I/O thread
+    /// has added its writes in flight to this list (`unconfirmed` is 0).
     entries: Vec<RangeEntry>,
-    /// For each I/O thread, the IDs of its writes whose wait for a range lock has ended.
+    /// For each I/O thread, the IDs of writes that waited for a range lock and hold the lock now.
     ready: Vec<Vec<u32>>,
     /// Number of I/O threads that have opened the volume and must still call `confirm`.
     unconfirmed: usize,
@@ -108,16 +112,17 @@ impl RangeLocks {
         lock(&self.0).started
     }
 
-    /// Adds a held lock for a write of whole blocks that was in flight when the table was started.
-    /// Call this before `confirm`, after which exclusive locks may be granted.
+    /// Adds the lock of a write of whole blocks that was already in flight when locking began. Call
+    /// this before `confirm`, because exclusive locks may be granted after `confirm`.
     pub(crate) fn adopt(&self, key: RangeHolder, sectors: Range<Sector>) {
         let entry = RangeEntry { key, sectors, mode: RangeMode::Shared, is_held: true };
         lock(&self.0).entries.insert(0, entry);
     }
 
-    /// Reports that the table contains all writes in flight of the calling thread. Each thread that
-    /// opened the volume before `start` must call this once: after `start`, or when the thread
-    /// closes the volume. Returns true if a waiting write was granted its range.
+    /// Confirms that the table contains all writes that the calling thread has in flight. After all
+    /// threads have confirmed, exclusive locks may be granted. Returns true if a waiting write got
+    /// its lock. Each thread that opened the volume before `start` calls `confirm` once: after
+    /// `start`, or when the thread closes the volume.
     pub(crate) fn confirm(&self) -> bool {
         let mut table = lock(&self.0);
         table.unconfirmed -= 1;
@@ -144,10 +149,11 @@ impl RangeLocks {
         table.settle()
     }
 
-    /// Makes the lock of a write in flight exclusive, so that newer writes to its sectors wait. The
-    /// client of the write has left or is about to get an error, but a drive may still execute the
-    /// write, and must not overwrite newer data with it. Returns false if some thread has not added
-    /// its writes to the table yet.
+    /// Makes the lock of a write in flight exclusive, so that newer writes to the same sectors
+    /// wait. Called if the write's client has left or is about to get an error. A drive may still
+    /// execute the write, and must not overwrite newer data with it. Returns false if an I/O thread
+    /// has not added its writes in flight to the lock table yet. Until then, newer writes of that
+    /// thread do not wait.
     pub(crate) fn fence(&self, key: RangeHolder) -> bool {
         let mut table = lock(&self.0);
         let own = table.entries.iter_mut().filter(|entry| entry.key == key);

@@ -30,7 +30,7 @@ use super::waiting_line::{AccountLimits, MemoryWaiter, SIZE_CLASSES, WaitingLine
 use crate::mailbox::lock;
 
 const REQUEST_BYTES_MAX: usize = 32 << 20;
-/// Index, in `RegionBytes`, of the memory that drives may still use after a timeout.
+/// Index of the last entry of `RegionBytes`: the memory that drives may still use after a timeout.
 pub(crate) const STUCK: usize = SIZE_CLASSES;
 
 /// Mapped bytes of each size class. The last entry counts the regions that drives may still use
@@ -39,18 +39,18 @@ type RegionBytes = [usize; SIZE_CLASSES + 1];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryPart {
-    /// All payload memory. Only a request that fits into its connection's window (the memory
-    /// reserved for the connection) may use this part.
+    /// All payload memory, including memory that is reserved for connections. Available only to a
+    /// request that fits into its connection's window (the memory reserved for that connection).
     Window,
-    /// Payload memory that is not reserved for the windows of connections.
+    /// Payload memory that is not reserved for connections.
     Shared,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct MemoryBudget {
     max_bytes: usize,
-    /// Payload memory, in bytes, reserved for each size class against requests of larger size
-    /// classes.
+    /// Payload memory, in bytes, reserved for each size class. Requests of larger size classes must
+    /// leave this memory free.
     kept_bytes: usize,
     /// Payload memory reserved for all connections together, in bytes. Each connection's equal part
     /// is its window.
@@ -98,8 +98,8 @@ impl MemoryBudget {
         self.announce();
     }
 
-    /// Makes the next caller of `take_news` wake the other threads if a connection waits for
-    /// memory.
+    /// Records a change of mapped memory or of the waiting line. If a connection waits for memory,
+    /// the next caller of `take_news` then wakes the other threads.
     pub(crate) fn announce(&self) {
         // Relaxed: `has_news` publishes no other data. The calling thread checks its own
         // connections, and the threads that it wakes take the lock.
@@ -120,15 +120,16 @@ impl MemoryBudget {
         self.max_bytes.saturating_sub(self.mapped_bytes())
     }
 
-    /// Returns true if only memory reserved for the connections (their windows) is free.
+    /// Returns true if all free payload memory is reserved for connections.
     #[inline]
     pub(crate) fn is_overfull(&self) -> bool {
         self.free_bytes() < self.windows_bytes
     }
 
-    /// Returns the total number of bytes that a connection may hold when it exceeds its window
-    /// (reserved memory). A connection that holds no memory may take any size for its next request.
-    /// `idle_bytes` is mapped memory of the thread's pool that is not in use.
+    /// Returns the limit, in bytes, for the memory of a connection that needs more than its window
+    /// (the memory reserved for each connection). If a connection holds no memory yet, its next
+    /// request may exceed the limit. `idle_bytes` is the mapped but unused memory of the thread's
+    /// pool.
     #[inline]
     pub(crate) fn share_bytes(&self, idle_bytes: usize) -> usize {
         (self.free_bytes().saturating_sub(self.windows_bytes) + idle_bytes) / 8
@@ -208,8 +209,9 @@ impl MemoryBudget {
             true
         });
         if is_admitted && waiter.account.is_some() {
-            // The request may have filled its group's memory account. The waiting line then skips
-            // other connections of that account, so a connection of another thread may be next.
+            // The request may have filled its memory account (a group's reads or writes). The
+            // waiting line then skips further connections of that account. So the next connection
+            // in the line may belong to another thread, which must be woken.
             self.announce();
         }
         is_admitted
@@ -226,9 +228,9 @@ impl MemoryBudget {
     }
 
     /// Returns the connection that gets the next buffer of size class `class`. `last`, if given, is
-    /// added to the end of the waiting line. A smaller request may overtake a larger one only if it
-    /// leaves enough memory for the larger one, not counting memory held by the larger one's size
-    /// class and above.
+    /// added to the end of the waiting line. A connection may overtake another that waits for a
+    /// larger buffer, if the larger buffer still fits afterwards. For this check, memory held by
+    /// the larger buffer's size class, and by still larger classes, counts as free.
     fn next_of(
         &self,
         state: &BudgetState,

@@ -1,13 +1,15 @@
 //! The line of connections that wait for payload memory, and the memory accounts of limited groups.
 //!
-//! A request that waits for a limit of its group keeps its buffer as long as the limit demands.
-//! Such requests are charged to *accounts*: each group has one for reads and one for writes.
-//! - An account may hold an eighth of the memory, or one request. A connection whose account is
-//!   full delays only connections of its own group.
-//! - All accounts together may hold half of the memory, so that the other half stays free for
-//!   requests without a limit. Within the accounts' half, a request leaves a sixteenth of the
-//!   memory to each size class smaller than its own, so that small requests of a group do not wait
-//!   for large ones of another group. One request of each class always fits.
+//! A request that waits for a limit of its group keeps its buffer during the wait. The buffer is
+//! charged to an *account*: each group has one for reads and one for writes.
+//! - An account may hold up to an eighth of the memory. If an account holds no memory, one request
+//!   of any size is admitted. A connection whose account is full delays only connections of its own
+//!   group.
+//! - All accounts together may hold half of the memory. The other half stays free for requests
+//!   without a limit.
+//! - Within the accounts' half, each request leaves a sixteenth of the memory to each smaller size
+//!   class. So small requests of a group do not wait for large ones of another group. One request
+//!   of each size class always fits.
 //!
 //! The `MemoryBudget` (budget.rs) owns the line and protects it with its lock. Invariants: a
 //! connection is in the line at most once, and the connections of an account take turns in order.
@@ -68,7 +70,8 @@ pub(crate) struct WaitingLine {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AccountLimits {
     pub(crate) max_bytes: usize,
-    /// Memory that larger requests leave free for each smaller size class, in bytes.
+    /// Memory reserved for each size class, in bytes. Requests of larger size classes must leave
+    /// this memory free.
     pub(crate) kept_bytes: usize,
 }
 
@@ -108,9 +111,9 @@ impl WaitingLine {
         let AccountLimits { max_bytes, kept_bytes } = limits;
         let (class, held_bytes) = (waiter.class(), self.class_bytes);
         let smaller = held_bytes[..class].iter().map(|bytes| kept_bytes.max(*bytes));
-        // Memory of larger size classes counts only up to their limit (`larger_max`). A single
-        // large request may exceed this limit, and must not use up the memory reserved for smaller
-        // classes.
+        // The memory of larger size classes counts only up to `larger_max`. One large request may
+        // exceed `larger_max`. Without the cap, that request would use up the memory reserved for
+        // smaller classes.
         let larger_max = max_bytes / 2 - (class + 1) * kept_bytes;
         let larger = held_bytes[class + 1..].iter().sum::<usize>().min(larger_max);
         let all_bytes = smaller.sum::<usize>() + held_bytes[class] + larger;
@@ -118,10 +121,13 @@ impl WaitingLine {
     }
 
     /// Returns the waiting connections that may use free memory, in order. `last`, if given, is
-    /// added at the end. Connections without a group account are always included. Of each account
-    /// only the first connection is included, and only if its request exceeds neither the limit of
-    /// the account nor the limit of all accounts together. If it exceeds only the latter, all later
-    /// connections of its size class that have an account are left out, too.
+    /// added to the end of the line.
+    /// - A connection without a group account is always included.
+    /// - Of each account, only the first connection is included, and only if its request fits into
+    ///   the account.
+    /// - If a request exceeds the limit of all accounts together, its connection is left out. Later
+    ///   connections that have an account are then left out, too, if their requests have the same
+    ///   size class.
     pub(crate) fn contenders(
         &self,
         limits: AccountLimits,

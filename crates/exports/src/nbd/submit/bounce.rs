@@ -62,12 +62,13 @@ pub(crate) struct Bounce {
     is_last: bool,
     /// True while the block is written back, false while it is read.
     is_write: bool,
-    /// Offset in the buffer at which the original contents of the first and the last block begin.
+    /// Offset in the buffer at which the original contents of the first block begin. The original
+    /// contents of the last block follow.
     edges_at: usize,
 }
 
 impl Bounce {
-    /// Returns the block's offset in the buffer and its first sector.
+    /// Returns the current block's offset in the buffer, and the first sector of that block.
     fn edge(&self) -> (usize, Sector) {
         let UnalignedRequest { block_bytes, start, cover, .. } = self.unaligned;
         match self.is_last {

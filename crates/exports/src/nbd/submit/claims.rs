@@ -34,10 +34,10 @@ impl Submitter {
         holds
     }
 
-    /// Makes newer writes to the same blocks wait for write `id`, whose client has left or is about
-    /// to get an error: a drive may still execute the write. Returns false if some thread has not
-    /// added its writes to the volume's `RangeLocks` yet; the caller must then not send the error
-    /// yet.
+    /// Makes newer writes to the same blocks wait for write `id`. The client of the write has left
+    /// or is about to get an error, but a drive may still execute the write. Returns false if some
+    /// thread has not added its writes to the volume's `RangeLocks` yet. The caller must then try
+    /// again later, before it sends the error.
     pub(crate) fn fence(&mut self, id: u32) -> bool {
         let ticket = self.tickets.get(id);
         if !ticket.op.is_write() || ticket.waits.claim == RangeClaim::Waiting {

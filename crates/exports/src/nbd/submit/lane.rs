@@ -18,9 +18,9 @@ use super::ticket::{Ticket, TicketState};
 use super::waiting_tickets::WaitingTickets;
 
 pub(crate) const CHANNEL_DEPTH: u32 = 1024;
-/// Number of places in the channel that only groups with at most `FEW` unfinished requests may use.
-/// Otherwise a busy group could fill the channel, and the block layer's scheduler would not see the
-/// requests of other groups, because it orders only requests that are in the channel.
+/// Number of channel entries that only groups with at most `FEW` unfinished requests may use.
+/// Otherwise a busy group could fill the channel. The block layer's scheduler orders only requests
+/// in the channel, so it would not see the requests of other groups.
 const RESERVED: u32 = 64;
 const FEW: u32 = 16;
 /// Number of overdue requests (not answered by drives in time) at which a volume counts as stuck.
@@ -35,7 +35,7 @@ pub(crate) struct VolumeLane {
     pub(crate) is_kept: bool,
     /// Requests that wait for a place in the channel, or for a limit of their group.
     pub(crate) waiting: WaitingTickets,
-    /// Number of requests by group that are started and not ended.
+    /// Number of unfinished requests of each group, indexed by group number.
     by_group: Vec<u32>,
     /// Time limit of the volume's drives for one request, in nanoseconds; 0 for no limit.
     pub(crate) timeout_ns: u64,
@@ -43,16 +43,17 @@ pub(crate) struct VolumeLane {
     /// Total number of timeouts of the volume's drives, as read at the last search for overdue
     /// requests.
     pub(crate) timeouts: u64,
-    /// Number of further searches for overdue requests in which a drive still counts as late
-    /// because of its last timeout.
+    /// Number of further searches for overdue requests during which a drive of the volume counts as
+    /// late. A timeout of a drive sets the number to `2 * LOOKS`, and each search without a new
+    /// timeout decrements the number.
     pub(crate) late_looks: u8,
-    /// Number of requests in the block layer or waiting for space there, without overdue requests.
+    /// Number of unfinished requests, not counting overdue ones.
     pub(crate) started: u32,
     /// Number of requests that were answered with a timeout while the drive keeps their memory.
     pub(crate) overdue: u32,
     pub(crate) held_bytes: usize,
     pub(crate) tracks: bool,
-    /// Connections that wait for memory which requests of this volume hold.
+    /// Indices of connections that wait for memory held by requests of this volume.
     pub(crate) memory_waiters: Vec<usize>,
 }
 

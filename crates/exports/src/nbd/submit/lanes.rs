@@ -17,7 +17,7 @@ use super::lane::{CHANNEL_DEPTH, VolumeLane};
 
 /// Number of volumes that the I/O threads together open at start-up, although no client uses them.
 /// Opening a file drive may start a permanent pool thread for file I/O. There are at most
-/// [`POOL_THREADS_KEPT`] such threads, so opening more volumes would start no more.
+/// [`POOL_THREADS_KEPT`] such threads, so opening more volumes would start no more threads.
 const OPEN_EARLY: usize = POOL_THREADS_KEPT;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -64,9 +64,10 @@ impl VolumeLanes {
         self.0.iter().position(is_its)
     }
 
-    /// Opens volumes before the server reports that it is ready: all volumes whose drives may be
-    /// slow to open or fail to open, and up to `OPEN_EARLY` of the rest, so that threads for file
-    /// I/O are started before the first request.
+    /// Opens volumes before the server reports that it is ready:
+    /// - All volumes with drives that may be slow to open, or may fail to open.
+    /// - Up to `OPEN_EARLY` other volumes, so that the threads for file I/O are started before the
+    ///   first request.
     pub(crate) fn open_early(
         &mut self,
         ctx: &mut IoContext,
@@ -81,7 +82,8 @@ impl VolumeLanes {
             let number = self.open(ctx, served)?;
             self[number].is_kept = true;
         }
-        // Opens few volumes, because a disk allocates tables for each I/O thread that opens it.
+        // The number of volumes is limited here, because a disk allocates tables for each I/O
+        // thread that opens it.
         let few = &others[..others.len().min(OPEN_EARLY)];
         let part = OPEN_EARLY.div_ceil(threads).min(few.len());
         for served in few.iter().cycle().skip(thread * part).take(part) {
@@ -97,8 +99,8 @@ impl VolumeLanes {
         }
     }
 
-    /// Returns the number of this thread's lane (its access) to a volume. Opens the volume if this
-    /// thread has not opened it.
+    /// Returns the index of this thread's lane for a volume; the lane has the channel to the
+    /// volume. Opens the volume if this thread has not opened it yet.
     pub(crate) fn open(
         &mut self,
         ctx: &mut IoContext,

@@ -1,9 +1,9 @@
-//! Finds requests that their drives have not answered in time, and requests that were not passed to
-//! a drive yet.
+//! Finds overdue requests, which the drives of a volume have not answered in time. Removes requests
+//! that no drive has received yet, for example after their connection was closed.
 //!
-//! A search that runs a few times per timeout finds the requests that are still in the block layer
-//! after their volume's timeout. A request that waits for space in a channel or for its range lock
-//! has not reached a drive, so it can be removed.
+//! A search runs a few times per timeout of the drives. A request is overdue if it is still in the
+//! block layer after the timeout. A request that waits for space in a channel or for its range lock
+//! has not reached a drive. Such a request can be removed.
 //!
 //! Invariants: the search adds no cost to a request, and never reports a request too early. A
 //! volume is searched only while it has submitted requests.
@@ -15,9 +15,10 @@ use super::lane::VolumeLane;
 use super::ticket::{RangeClaim, Ticket, TicketMemory, TicketState};
 use crate::nbd::memory::BufferPool;
 
-/// Number of searches for overdue requests per timeout. A request is overdue when search number
-/// `LOOKS` + 1 still finds it. The first search may come right after the request's start, so
-/// `LOOKS` searches may span less than the timeout.
+/// Number of searches for overdue requests during one timeout of the volume's drives. A search
+/// reports a request as overdue only if `LOOKS` earlier searches have found the request. The first
+/// search may come right after the request's start. So after fewer searches, the request's timeout
+/// may not have elapsed yet.
 pub(crate) const LOOKS: u8 = 4;
 
 impl VolumeLane {
@@ -25,9 +26,9 @@ impl VolumeLane {
         self.started > 0 && self.timeout_ns > 0
     }
 
-    /// Returns true if the block layer has recently counted a timeout of a drive. A request that a
-    /// drive does not complete is counted again after each further timeout, so a hung drive stays
-    /// late.
+    /// Returns true if a drive of the volume is late: the drive has timed out recently. If a
+    /// request never completes, the block layer counts a timeout of the drive again and again, each
+    /// time the timeout elapses. So a drive that hangs stays late.
     pub(crate) fn has_late_drive(&mut self) -> bool {
         let volume = self.channel.volume();
         let below = volume.below().map_or(&[][..], |below| below.drives());
@@ -54,10 +55,12 @@ impl Submitter {
         watched.map(|lane| lane.look_ns).min()
     }
 
-    /// Searches a volume's started requests once and returns the overdue ones. Requests that wait
-    /// for a limit of their group are exempt. No request is overdue while a drive reconnects,
-    /// because the drive itself then limits the time of its requests, or while no drive is late,
-    /// because old requests then merely wait in a queue.
+    /// Searches a volume's started requests once and returns the overdue ones.
+    /// - A request that waits for a limit of its group is not overdue.
+    /// - While a drive reconnects, no request is overdue, because the drive itself limits the time
+    ///   of its requests.
+    /// - While no drive is late, no request is overdue, because old requests merely wait in a
+    ///   queue.
     pub(crate) fn find_overdue(&mut self, lane: usize) -> Vec<u32> {
         let (mut found, tickets, its) = (Vec::new(), &mut self.tickets, &mut self.lanes[lane]);
         let is_late = its.has_late_drive();

@@ -37,10 +37,11 @@ impl TicketMemory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TicketState {
     Filling,
-    /// The request is in the block layer or waits for space there. The number counts searches for
+    /// The request is in the block layer, or waits to enter it. The number counts the searches for
     /// overdue requests (overdue.rs) that have found the request in this state.
     Started(u8),
-    /// The client was told that the drive does not answer. The drive may still use the memory.
+    /// The drive did not answer in time, and the client got an error. The drive may still use the
+    /// request's memory.
     Overdue,
 }
 

@@ -1,4 +1,5 @@
-//! Requests (tickets) that wait because the channel is full, or takes no more of their group.
+//! Requests (tickets) that wait because the channel is full, or takes no more requests of their
+//! group.
 //!
 //! Each group has a list of its own, so that a throttled or greedy group blocks no other. Groups
 //! take turns: a group whose ticket was submitted goes behind the others.
@@ -11,9 +12,10 @@ use millrace_block::GroupId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OfferResult {
     Submitted,
-    /// The channel takes no more of this group.
+    /// The channel takes no more requests of this group now, but may take requests of another
+    /// group.
     Skipped,
-    /// The channel takes nothing from any group.
+    /// The channel is full, so no group can submit requests.
     Full,
 }
 
@@ -43,7 +45,7 @@ impl WaitingTickets {
     #[cold]
     pub(crate) fn submit(&mut self, mut offer: impl FnMut(u32) -> OfferResult) -> bool {
         let mut has_submitted = false;
-        // Groups in a row whose request was not submitted.
+        // Number of consecutive groups from which no request was submitted.
         let mut refused = 0;
         while refused < self.0.len() {
             let Some((group, mut tickets)) = self.0.pop_front() else { break };

@@ -14,8 +14,8 @@ use millrace_machine::{Machine, Native};
 use super::Worker;
 use crate::nbd::connection::client_log;
 
-/// Time, in nanoseconds, for which a new client never replaces a negotiating connection: several
-/// times what the negotiation takes on a slow network.
+/// Minimum time, in nanoseconds, for which a connection may negotiate before a new client can
+/// replace it. The time is several times longer than a negotiation takes on a slow network.
 const GRACE_NS: u64 = 1_000_000_000;
 
 impl Worker {

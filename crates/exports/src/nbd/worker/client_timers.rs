@@ -1,10 +1,11 @@
-//! Timers of an I/O thread for its clients: catching up with replies, stalls, disconnects.
+//! Timers of an I/O thread for its clients: delayed receives, stalls and disconnects.
 //!
-//! - A connection may delay a receive until its client has read most replies (has caught up), but
-//!   for [`CATCH_UP_NS`] at most: the client may have to send a long write before it reads.
-//! - A connection is closed if its send, or receive of a payload, stalls for the stall timeout.
-//! - While other connections wait for memory, a connection that holds more than its reserved memory
-//!   is closed if its transfer rate is too low (progress.rs).
+//! - A connection may delay a receive until its client has read most replies. The delay lasts at
+//!   most [`CATCH_UP_NS`], because the client may have to send a long write before it reads.
+//! - A connection is closed if a send, or the receive of a payload, makes no progress during the
+//!   stall timeout.
+//! - While other connections wait for memory, a connection with more than its reserved memory needs
+//!   a minimum transfer rate. If the rate is too low, the connection is closed (progress.rs).
 //! - A socket without an outstanding operation is checked for a disconnect regularly.
 //!
 //! Invariant: delayed receives are listed in order of time. Entries that are no longer valid are
@@ -22,8 +23,8 @@ use crate::nbd::execute::WorkerContext;
 use crate::nbd::memory::BufferPool;
 use crate::nbd::ring::is_gone;
 
-/// Longest time, in nanoseconds, for which a connection delays a receive until its client has read
-/// most of its replies.
+/// Maximum time, in nanoseconds, for which the server delays its next receive so that the client
+/// can read replies first.
 const CATCH_UP_NS: u64 = 2_000_000;
 /// Maximum time, in nanoseconds, over which a client's transfer rate is measured. A shorter stall
 /// timeout shortens the measurement.

@@ -1,9 +1,11 @@
 //! The life of an I/O thread: serve, answer requests in flight, flush, free everything in order.
 //!
-//! Requests not answered by the deadline of `Server::stop` are cut off. Cutting off may take
-//! [`CUT_OFF_NS`] longer, and flushing a second. A client without requests in flight is
-//! disconnected if it reads no reply for [`UNREAD_NS`]. While a cache writes dirty pages, the
-//! thread waits for the cache, and for requests whose clients have left.
+//! - Requests that are not answered by the deadline of `Server::stop` are cut off. Cutting off may
+//!   take another [`CUT_OFF_NS`].
+//! - The final flush may then take one second more.
+//! - A client without requests in flight is disconnected if it reads no reply for [`UNREAD_NS`].
+//! - While a cache writes dirty pages, the thread waits for the cache, and for requests whose
+//!   clients have left.
 //!
 //! Invariant: memory that the kernel or a drive may still access is leaked, never freed.
 
@@ -154,8 +156,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns true if no client and no socket operation is left, and all requests have ended
-    /// except overdue ones. Requests whose clients have left count, too.
+    /// Returns true if no client, no socket operation and no request is left. Overdue requests do
+    /// not count. A request counts even if its client has left.
     fn is_idle(&self) -> bool {
         let submitter = &self.core.submitter;
         let overdue: u64 = submitter.lanes.iter().map(|lane| u64::from(lane.overdue)).sum();
@@ -165,7 +167,8 @@ impl Worker {
     }
 }
 
-/// On thread 0, opens every used volume that is not open, so that it is flushed, too.
+/// Opens all volumes that clients have used, so that the final flush covers them. Only thread 0
+/// does this.
 fn open_used_lanes(worker: &mut Worker, failures: &mut Vec<String>) {
     if worker.number != 0 {
         return;

@@ -1,9 +1,12 @@
-//! Final flush of all volumes by an I/O thread, after the last of its requests.
+//! Final flush of all volumes by an I/O thread, after the thread's requests have ended.
 //!
-//! A drive that does not answer in time is reported, and the stop continues. For a volume with a
-//! cache, the deadline is extended as long as its drives make progress, because the flush writes
-//! all dirty pages to them. The block layer may merge the flushes of several threads, so each
-//! thread continues to serve its drives until the flushes of all threads are answered.
+//! A drive that does not answer in time is reported, and the stop of the server continues. If the
+//! volume has a cache, the flush writes all dirty pages to the drives below. So the deadline is
+//! extended as long as these drives make progress.
+//!
+//! The block layer may merge flushes of several threads into one flush on one thread's hardware
+//! queue. So each thread continues to serve its drives until the flushes of all threads are
+//! answered.
 
 use millrace_block::Error;
 use millrace_machine::{Deadline, Machine, Native};
@@ -14,7 +17,7 @@ use crate::last_flush::LastFlush;
 use crate::nbd::execute::WorkerContext;
 use crate::stop::{FLUSH_NS, Progress, TURN_NS, goes_on};
 
-/// Time, in nanoseconds, after the deadline of the stop at which a thread abandons its flushes.
+/// Time, in nanoseconds, from the deadline of the stop until a thread abandons its flushes.
 const MORE_NS: u64 = CUT_OFF_NS + FLUSH_NS;
 
 impl Worker {

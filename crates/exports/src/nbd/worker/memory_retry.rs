@@ -1,11 +1,11 @@
 //! Retries connections that wait for memory, on this thread and on the others.
 //!
-//! A connection is retried when buffers of this connection or of its volume were freed, or when it
-//! is the first of the waiting line (memory/waiting_line.rs).
+//! A connection is retried in two cases: buffers of the connection or of its volume were freed, or
+//! the connection is the first of the waiting line (memory/waiting_line.rs).
 //!
 //! Invariants: a connection in the waiting line is open, and its state is `Queued`. A thread that
-//! wakes the others because memory was freed also runs another loop iteration itself, because a
-//! connection of its own may have joined the line while another thread freed the memory.
+//! wakes the other threads because memory was freed also runs another loop iteration itself. A
+//! connection of that thread may wait for the freed memory, too.
 
 use super::Worker;
 use crate::nbd::memory::waiting_line::{MemoryWait, SIZE_CLASSES};
@@ -44,8 +44,9 @@ impl Worker {
         }
     }
 
-    /// While connections wait for memory, unmaps memory that this thread does not use. Wakes the
-    /// other threads if mapped memory or the waiting line has changed since they were last woken.
+    /// If connections wait for memory, unmaps memory that this thread does not use. Wakes the other
+    /// threads if mapped memory or the line of waiting connections has changed since the last
+    /// wake-up.
     pub(crate) fn share_memory(&mut self) {
         if self.core.pool.budget.is_wanted() {
             self.core.pool.trim_for_others();

@@ -1,11 +1,13 @@
-//! Requests that no drive answers in time: their clients get an error, and their memory is kept for
+//! Requests that no drive answers in time. Their clients get an error, and their memory is kept for
 //! the drive.
 //!
-//! A ticket that is still in the block layer after its volume's timeout is *overdue*. Its client is
-//! answered with EIO and the text of a timeout, while ticket and buffer wait for the drive, which
-//! may write that memory at any time. If the ticket is a write, newer writes of its blocks wait for
-//! it (claims.rs). From then on the memory counts against the volume only, not
-//! the connection. Tickets that never reached the block layer are freed.
+//! A request is *overdue* if it is still in the block layer after its volume's timeout. The client
+//! gets the error EIO and a text about the timeout. The request's table entry (`Ticket`) and buffer
+//! are kept, because the drive may write to the buffer at any time. From then on, the memory counts
+//! against the volume only, not against the connection.
+//!
+//! If an overdue request is a write, newer writes to the same blocks wait for that write
+//! (claims.rs). A request that never reached the block layer is freed.
 
 use millrace_block::Status;
 use millrace_machine::{Machine, Native};

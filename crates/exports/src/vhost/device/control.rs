@@ -52,7 +52,8 @@ pub(crate) struct Frontend {
     stream: Arc<UnixStream>,
     pub(crate) peer: String,
     pub(crate) since_ns: u64,
-    /// Number of requests and number of bytes of the export before this frontend connected.
+    /// Number of requests, and number of bytes, that the export had processed before this frontend
+    /// connected.
     pub(crate) totals_before: [u64; 2],
 }
 
@@ -224,8 +225,8 @@ fn serve(
     *lock(&link.frontend) = Some(Frontend::new(copy, device.totals()));
     let device = Arc::new(Mutex::new(device));
     let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&device));
-    // If the export was stopped before `link.frontend` was set, the stop did not disconnect this
-    // frontend. The first `wait` then reports the stop and ends this loop.
+    // The export may have been stopped before `link.frontend` was set. The stop then did not
+    // disconnect this frontend, but the first `wait` reports the stop and ends this loop.
     loop {
         let mut fds: Vec<&dyn AsFd> = vec![&peeked];
         fds.extend(socket.map(|socket| socket as &dyn AsFd));
@@ -271,8 +272,9 @@ fn serve(
     lock(&device).stop_all();
 }
 
-/// If the next message carries the descriptor for messages to the frontend, keeps the descriptor.
-/// Returns true if the message wants a reply.
+/// Looks at the next message without consuming it. If the message is SET_BACKEND_REQ_FD, keeps its
+/// descriptor, through which the device sends messages to the frontend. Returns true if the message
+/// wants a reply.
 fn look_ahead(stream: &UnixStream, link: &FrontendLink) -> bool {
     let mut header = [0u8; HEADER_BYTES];
     let peek = RecvFlags::PEEK;

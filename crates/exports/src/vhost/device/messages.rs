@@ -1,8 +1,8 @@
 //! Checks each message of a frontend and applies it to the device.
 //!
 //! A refused message is logged and ends the connection, because most messages have no reply that
-//! could report the error. A change of memory whose reply was requested is the exception: nothing
-//! has changed, and the reply reports the error.
+//! could report the error. Adding or removing a memory region is the exception, if the frontend
+//! requested a reply. A refused message then changes nothing, and the reply reports the error.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -273,9 +273,10 @@ impl VhostUserBackendReqHandlerMut for Device {
         match Inflight::create(queues, size) {
             Ok((region, file, bytes)) => {
                 if !self.config_read {
-                    // The frontend has not read the configuration here, so its guest read it from
-                    // another server. If that was qemu-storage-daemon, which reports no cache, the
-                    // guest sends no flushes. So each write must be durable before it is answered.
+                    // The frontend did not read the configuration space from this server. So the
+                    // guest was started on another server, and read the configuration there. If
+                    // that server was qemu-storage-daemon, which reports no cache, the guest sends
+                    // no flushes. So each write must be durable before it is answered.
                     self.export.common.write_back.store(false, Ordering::SeqCst);
                     if self.export.common.unflushed.tracks() {
                         self.export.common.log.say(NOT_STARTED_HERE);

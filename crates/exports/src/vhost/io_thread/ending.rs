@@ -47,7 +47,7 @@ impl Service for IoThread {
         let mut failures = Vec::new();
         let mut limit = self.common.stop.deadline();
         let drained = served.and_then(|()| self.drain(&mut limit));
-        // Counts unfinished guest requests before the final flush, which would be counted as well.
+        // Counts unfinished guest requests now. Later the final flush would be counted, too.
         let left = self.channel.in_flight();
         // The thread whose requests are complete last does the final flush, because the writes of
         // all other threads are then complete, too.
@@ -83,9 +83,9 @@ impl Service for IoThread {
 impl IoThread {
     fn drain(&mut self, limit: &mut Deadline<Native>) -> Result<(), Error> {
         self.channel.lift_limits();
-        // `stopping` marks each queue as stopping. The sender needs no receiver, because no control
-        // thread needs the base of a ring (the index of its next request): after a restart, the
-        // frontend finds the bases in its rings.
+        // Marks each queue as stopping. A stopping queue sends its base (the index of the ring's
+        // next request) to a channel. No control thread needs the base here, so the channel has no
+        // receiver. After a restart, the frontend finds the bases in its rings.
         let (nobody, _) = std::sync::mpsc::channel();
         for served in self.queues.iter_mut().flatten() {
             served.queue.stopping.get_or_insert_with(|| nobody.clone());

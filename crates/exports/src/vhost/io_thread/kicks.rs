@@ -147,8 +147,8 @@ mod tests {
         });
     }
 
-    /// Creates a descriptor to poll, and a function that returns true once the tested code has
-    /// closed the descriptor.
+    /// Returns a descriptor to poll, and a function that returns true once that descriptor is
+    /// closed.
     fn closable() -> (OwnedFd, impl Fn() -> bool) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();

@@ -13,7 +13,7 @@ use crate::vhost::stats::QueueStats;
 /// with its channel for an answer.
 pub(crate) enum ThreadOrder {
     Start(Box<Queue>),
-    /// Change the queue of this number.
+    /// Apply this function to the queue with this number.
     Change(u16, Box<dyn FnOnce(&mut Queue) + Send>),
     Kick(u16, Option<OwnedFd>),
 }
@@ -33,8 +33,9 @@ impl IoThread {
                     if let Some(served) = self.find(number) {
                         change(&mut served.queue);
                     }
-                    // Makes the thread check its queues for damage: the order may have given the
-                    // queue other memory, which the frontend may have truncated already.
+                    // Makes the thread check its queues for truncated memory. The function `change`
+                    // may have given the queue new memory, which the frontend may already have
+                    // truncated.
                     self.hits = 0;
                 }
                 ThreadOrder::Kick(number, fd) => self.change_kick(number, fd),
@@ -86,8 +87,8 @@ impl ServedQueue {
             kicks.remove(place);
         }
         if let Some(reply) = self.queue.stopping.take() {
-            // `send` fails if the device that asked for the ring's base is gone, and then nobody
-            // needs the base.
+            // `send` fails if the receiving device no longer exists. Then nobody needs the base of
+            // the ring (the index of its next request).
             let _ = reply.send(self.queue.base());
         }
     }

@@ -16,10 +16,12 @@ const FRACTION_SHIFT: u32 = 4;
 /// Upper limit of a measured gap between requests, as a multiple of the longest time for which a
 /// submission may wait. Without the limit, one pause would keep the average gap large for long.
 const PAUSE_MAX_BOUNDS: u64 = 2;
-/// Time without an arrival that ends a burst, as a multiple of the average gap between arrivals.
+/// Length of the pause that ends a burst of requests, as a multiple of the average gap between
+/// arrivals.
 const OVERDUE_GAPS: u64 = 4;
-/// Minimum length, in requests, of a window in which the peak of outstanding requests is measured.
-/// A peak above 16 lengthens the window to four times the peak.
+/// Minimum length of a measurement window, as a number of arriving requests. In each window, the
+/// peak of outstanding requests is measured. If the peak is above 16, the window is four times the
+/// peak.
 const WINDOW_MIN: u32 = 64;
 const TIME_MAX_NS: u64 = 1 << 32;
 
@@ -130,8 +132,8 @@ impl BatchPacer {
         if in_hand == 0 || now_ns >= until_ns || self.outstanding >= self.peaks.peak() {
             return None;
         }
-        // An average gap of 0 ns counts as 1 ns. With a gap of 0, `quiet_ns` would never be less
-        // than `OVERDUE_GAPS` gaps, and the thread would never expect another request.
+        // Uses an average gap of at least 1 ns. If the gap were 0, `expected` would always be
+        // false, and the thread would never wait for another request.
         let gap_ns = self.gap.ns().max(1);
         let quiet_ns = now_ns.saturating_sub(self.last_ns);
         let expected = quiet_ns < OVERDUE_GAPS * gap_ns && now_ns + gap_ns <= until_ns;

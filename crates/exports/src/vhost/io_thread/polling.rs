@@ -1,24 +1,26 @@
 //! Adaptive polling: decides how long to poll for work before sleeping.
 //!
-//! The functions read no clock: their callers, I/O threads and the simulator, pass all times. A
-//! thread polls for as long as its last wait took, if that wait was short enough for a poll to have
-//! found the work. A wait with a sleep also includes two wake-ups, so waits of up to three times
-//! the longest poll count as short enough. After a longer wait, and after a few polls without
-//! success, the thread sleeps at once. Kernel counterpart: `halt_poll_ns` of KVM.
+//! - After a short wait, the thread polls for as long as that wait took.
+//! - A wait counts as short if it took up to three times the longest poll. A wait with a sleep also
+//!   includes two wake-ups, so a poll could have found the work earlier.
+//! - After a longer wait, and after a few unsuccessful polls, the thread sleeps at once.
+//!
+//! The functions read no clock: their callers, I/O threads and the simulator, pass all times.
+//! Kernel counterpart: `halt_poll_ns` of KVM.
 
 /// Minimum duration of a poll in nanoseconds, like KVM's `halt_poll_ns_grow_start`.
 const START_NS: u64 = 10_000;
 /// Number of consecutive unsuccessful polls after which polling pauses.
 const VAIN: u32 = 4;
-/// Number of waits for which the thread does not poll after its first run of unsuccessful polls.
-/// Each further pause is twice as long.
+/// Length of the first pause of polling, as a number of waits for work. During a pause, the thread
+/// sleeps without polling. Each further pause is twice as long.
 const PAUSE_MIN: u32 = 64;
-/// Maximum number of consecutive waits for which the thread does not poll.
+/// Maximum length of a pause of polling, as a number of waits for work.
 const PAUSE_MAX: u32 = 8192;
-/// Number of successful polls after which the next pause of polling has length [`PAUSE_MIN`] again.
+/// Number of successful polls after which the next pause has length [`PAUSE_MIN`] again.
 const CALM: u32 = 1024;
 
-/// Statistics of a thread's recent waits, which decide about polling.
+/// Statistics of a thread's recent waits for work, used to decide how long to poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Polling {
     max_ns: u64,
@@ -31,8 +33,9 @@ pub struct Polling {
 }
 
 impl Polling {
-    /// Creates statistics. At first the thread does not poll. Polls never last longer than
-    /// `max_ns`; 0 disables them.
+    /// Creates the statistics of a thread that has not waited yet. Before its first wait, the
+    /// thread does not poll. A poll never lasts longer than `max_ns` nanoseconds; 0 disables
+    /// polling.
     #[must_use]
     pub fn new(max_ns: u64) -> Polling {
         Polling { max_ns, spin_ns: 0, vain: 0, caught: 0, pause: 0, pause_next: PAUSE_MIN }

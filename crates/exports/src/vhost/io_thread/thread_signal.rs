@@ -1,10 +1,12 @@
 //! `ThreadSignal`: a signal that ends an I/O thread's blocked write to an eventfd.
 //!
 //! An I/O thread interrupts a guest by a write to an eventfd that it shares with the frontend. A
-//! frontend may fill the eventfd and make it blocking; then only a signal ends the write. So a
-//! control thread that waits long for the I/O thread signals it repeatedly. The signal's handler
-//! does nothing, and other interrupted system calls are restarted. No interrupt of the guest is
-//! lost, because a full eventfd already signals one.
+//! frontend may fill the eventfd and make it blocking. Only a signal then ends the write. So if a
+//! control thread has waited long for an I/O thread, it sends the signal to the I/O thread
+//! repeatedly.
+//!
+//! The signal's handler does nothing, and other interrupted system calls are restarted. No
+//! interrupt of the guest is lost, because a full eventfd already signals one.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicI32, Ordering};

@@ -1,4 +1,4 @@
-//! Idle I/O threads poll for as long as polling has been useful lately, then sleep in the ring.
+//! Idle I/O threads: poll for the time that polling.rs has decided, then sleep in the ring.
 //!
 //! A thread that shares its CPU does not poll, because it would keep its guests from running.
 //! Invariant: before a sleep every guest was asked for a kick, and its ring was checked once more.
@@ -40,8 +40,7 @@ impl IoThread {
         Ok(())
     }
 
-    /// Polls for as long as polling has been useful lately. Returns true if the thread has work to
-    /// do.
+    /// Polls for the time that polling.rs has decided. Returns true if the thread has work to do.
     pub(super) fn spin(&mut self) -> Result<bool, Error> {
         let polling = usize::from(self.idle.answered);
         let spin_ns = self.idle.polling[polling].spin_ns();

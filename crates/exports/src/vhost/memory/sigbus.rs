@@ -52,8 +52,8 @@ static INSTALL: Once = Once::new();
 #[inline]
 #[must_use]
 pub fn hits() -> usize {
-    // Acquire pairs with the Release of `handle`: a caller that sees a new number also sees the
-    // mark in the mapping's entry.
+    // Acquire pairs with the Release in `handle`. If a caller sees that a fault was counted, the
+    // caller also sees the hit flag of the mapping in which the fault occurred.
     HITS.load(Ordering::Acquire)
 }
 
@@ -137,14 +137,16 @@ fn replace((mut start, mut end): (usize, usize), address: usize, page: usize) ->
 extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid `siginfo_t`.
     let address = unsafe { (*info).si_addr() }.addr();
-    // Relaxed: `MappingGuard::new` has raised `USED` before any thread accesses the mapping. So a
-    // fault in the mapping finds a value that includes the mapping's entry.
+    // Relaxed: `MappingGuard::new` raises `USED` for the entry of a mapping before any thread
+    // accesses the mapping. So after a fault in the mapping, this search includes the mapping's
+    // entry.
     for entry in &TABLE[..USED.load(Ordering::Relaxed)] {
         let Some(Mapping { start, end, page }) = entry.pin(address as u64) else { continue };
         // The mapping's table entry is marked as hit before its memory turns to zeroes. So a thread
         // that reads the zeroes finds the mark.
         entry.note_hit();
-        // Release pairs with the Acquire of `hits`: I/O threads that see the change find the mark.
+        // Release pairs with the Acquire in `hits`. If an I/O thread sees the new value of `HITS`,
+        // the thread also sees the entry's hit flag.
         HITS.fetch_add(1, Ordering::Release);
         let replaced = replace((start as usize, end as usize), address, page as usize);
         entry.unpin();

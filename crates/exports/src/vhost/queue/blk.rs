@@ -1,7 +1,8 @@
 //! The virtio block device: its features, its configuration space, and its requests.
 //!
-//! [`parse`] converts a chain (ring.rs) to an action, wherever the guest splits header and status.
-//! Every length and number of a request is untrusted. Source: virtio 1.2, section 5.2.
+//! [`parse`] converts a descriptor chain (ring.rs) to an action. The guest may distribute header,
+//! data and status over the descriptors in any way. Every length and number of a request is
+//! untrusted. Source: virtio 1.2, section 5.2.
 #![allow(unsafe_code)]
 
 use millrace_block::{Op, OpFlags, QueueLimits, Sector, Segment, Status};
@@ -13,8 +14,9 @@ use crate::virtio::{HEADER_BYTES, RANGE_BYTES, RANGE_UNMAP, config, feature, kin
 /// Maximum number of data segments per request that is announced to guests. Together with header
 /// and status they fit into a ring of 128 descriptors without indirect tables.
 pub const SEG_MAX: u32 = 128 - 2;
-/// Maximum length of a segment that is announced to guests, in bytes. [`SEG_MAX`] segments have
-/// less than 2 GiB, because some drivers multiply the two numbers as signed 32-bit integers.
+/// Maximum length of a segment, in bytes, that the device announces to guests. [`SEG_MAX`] segments
+/// of this length have less than 2 GiB, because some drivers multiply length and number as signed
+/// 32-bit integers.
 const PIECE_BYTES_MAX: u32 = 16 << 20;
 const PAGE_BYTES: u32 = 4096;
 
@@ -46,11 +48,13 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns the longest segment in bytes, and the maximum number of segments per request.
+    /// Returns the maximum length of a segment in bytes, and the maximum number of segments per
+    /// request.
     ///
-    /// A segment may be as long as the longest that the drives accept, so that a large request in
-    /// few large pages stays one request. The block layer splits requests of several segments that
-    /// are too long for the drives, which costs less than segments of a few KiB.
+    /// A segment may have the length of the drives' longest transfer. So a large request in a few
+    /// large pages stays one request. If a request has several such segments, its total length may
+    /// exceed the longest transfer, and the block layer splits the request. Splitting costs less
+    /// than announcing segments of a few KiB.
     #[must_use]
     pub fn segments(&self) -> (u32, u32) {
         let limits = &self.limits;
@@ -185,7 +189,7 @@ pub fn parse(chain: &mut DescriptorChain) -> Request {
     let DescriptorChain { parts, readable, has_empty, .. } = chain;
     let (count, readable, has_empty) = (parts.len(), *readable, *has_empty);
     let status = cut_status(&mut parts[readable..]);
-    // The last segment is empty if it consisted of the status byte alone.
+    // If the last segment held only the status byte, the segment is empty now.
     let end = count - usize::from(parts.last().is_some_and(|part| part.len_bytes == 0));
     let mut header = [0; HEADER_BYTES];
     let first = cut_front(&mut parts[..readable], &mut header);

@@ -23,7 +23,7 @@ const ENTRY_BYTES: usize = 16;
 const ALIGN: usize = 64;
 const VERSION: u16 = 1;
 /// Bit of the features word (the region's first word): writes are durable when they are answered.
-/// Other vhost-user servers leave the bits that millrace defines in the features word zero.
+/// Other vhost-user servers set none of millrace's bits in this word.
 const WRITE_THROUGH: u64 = 1 << 63;
 /// Bit of the features word: a daemon has answered writes and holds them only in its memory.
 const UNFLUSHED: u64 = 1 << 62;
@@ -78,7 +78,8 @@ impl Inflight {
         Ok((Inflight::open(copy, 0, (queues, queue_size))?, file, bytes))
     }
 
-    /// Opens a region that a frontend kept.
+    /// Opens an existing inflight region in a file. The frontend keeps the file, and passes it to a
+    /// new server process.
     pub fn open(
         file: File,
         offset: u64,
@@ -154,8 +155,8 @@ impl Inflight {
         unsafe { AtomicU64::from_ptr(self.region.start().cast()) }
     }
 
-    /// Returns the region's part for a queue with `size` descriptors, or `None` if there is no part
-    /// of this size.
+    /// Returns the part of the inflight region for queue `index` with `size` descriptors. Returns
+    /// `None` if the region has no such queue, or has too little space for each queue.
     #[must_use]
     pub fn queue(&self, index: u16, size: u16) -> Option<QueueInflight> {
         let fits = index < self.queues && size <= self.queue_size;
@@ -273,7 +274,8 @@ impl QueueInflight {
     pub fn taken(&mut self, head: u16) {
         // SAFETY: as in `counter_of`.
         unsafe { self.entry(head).wrapping_add(8).cast::<u64>().write_volatile(self.counter) };
-        // The counter wraps, because a frontend may have written any start value into the region.
+        // The addition wraps, because the counter may overflow: its start value comes from the
+        // region, and a frontend can write any value there.
         self.counter = self.counter.wrapping_add(1);
         in_order();
         self.mark(head, 1);
@@ -287,8 +289,8 @@ impl QueueInflight {
         self.last = head;
     }
 
-    /// Records that a batch of answers was published. Clears the marks that list the answered
-    /// requests `heads` as in flight.
+    /// Records that a batch of answers was published. The requests `heads` are then no longer
+    /// listed as in flight.
     #[inline]
     pub fn published(&mut self, heads: &[u16], published: PublishedIndex) {
         in_order();

@@ -21,8 +21,8 @@ pub(super) const UNFLUSHED: u32 = 1 << 29;
 /// Bit of [`RequestSlot::state`]: the request is a flush that clears the record of unflushed writes
 /// if it succeeds.
 pub(super) const FLUSH: u32 = 1 << 28;
-/// Bits of [`RequestSlot::state`]: number of the guest's memory map (epoch) when the request was
-/// taken.
+/// Bits of [`RequestSlot::state`]: the epoch, which is the number of the guest's memory map at the
+/// time when the request was taken.
 pub(super) const EPOCH: u32 = FLUSH - 1;
 
 /// State of a request in flight. Four slots fit into a cache line.

@@ -1,11 +1,12 @@
 //! `UnflushedWrites`: tracks answered writes of a device that would be lost with this process.
 //!
-//! Some volumes keep answered writes in this process's memory until a flush, either in a cache over
-//! the drives or in librbd's cache. A guest outlives a killed daemon, and must learn of the loss as
-//! from a disk whose cache lost power: its next flush fails, or its next write if the device is
-//! write-through now. So the inflight region records whether a write was answered since the last
-//! flush, and by which daemon. A region that another server wrote has no such record and shows no
-//! loss.
+//! Some volumes keep answered writes in this process's memory until a flush: in a cache over the
+//! drives, or in librbd's cache. If the daemon is killed, the guest lives on and must see an error,
+//! as with a disk whose cache lost power. The guest's next flush fails, or its next write if the
+//! device is write-through now.
+//!
+//! So the inflight region records whether a write was answered since the last flush, and by which
+//! daemon. A region that another server wrote has no such record and shows no loss.
 //!
 //! Lock order: no lock is taken while `marks` is held. Invariants: the region is marked before the
 //! guest sees the answer. A flush clears the mark only if no write was answered after the flush
@@ -43,7 +44,8 @@ pub(crate) struct UnflushedWrites {
 
 #[derive(Debug)]
 struct RegionMarks {
-    /// Inflight region of the last frontend, which may reconnect to the next process.
+    /// Inflight region of the last frontend. After the death of this process, the frontend may pass
+    /// the region to the next process.
     region: Option<Inflight>,
     /// Random number of this daemon, written to the inflight region while it has unflushed writes,
     /// so that the next daemon can tell whose they are.
@@ -51,8 +53,8 @@ struct RegionMarks {
     flush: u64,
 }
 
-/// Serial number of a flush in flight, which may clear the inflight region's mark of unflushed
-/// writes when it succeeds.
+/// Serial number of a flush in flight. If the flush succeeds, it may clear the inflight region's
+/// mark of unflushed writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FlushTicket(u64);
 
@@ -93,11 +95,12 @@ impl UnflushedWrites {
         }
     }
 
-    /// Begins a flush. Returns a ticket (the flush's number) if the flush, once it succeeds, may
-    /// clear the inflight region's mark of unflushed writes.
+    /// Begins a flush. Returns a ticket for `end_flush` if the inflight region has unflushed writes
+    /// that only this flush covers.
     pub(crate) fn begin_flush(&self) -> Option<FlushTicket> {
         let mut marks = lock(&self.marks);
-        // `DIRTY` is the only state with answered writes that no flush in flight covers.
+        // `DIRTY` means that answered writes need a flush, and that no flush in flight covers all
+        // of them.
         self.is_in(DIRTY).then(|| {
             marks.flush += 1;
             self.enter(&marks, FLUSHING);
@@ -112,7 +115,8 @@ impl UnflushedWrites {
         }
     }
 
-    /// Clears the mark of unflushed writes after the final flush, when no more writes are answered.
+    /// Clears the mark of unflushed writes. Call this after the final flush has succeeded. After
+    /// that flush has begun, no write may be answered.
     pub(crate) fn end_clean(&self) {
         self.enter(&lock(&self.marks), CLEAN);
     }
@@ -136,8 +140,8 @@ impl UnflushedWrites {
         }
     }
 
-    /// Discards the record that an earlier daemon lost writes, because it concerned an earlier
-    /// guest or frontend.
+    /// Forgets that an earlier daemon lost writes. The lost writes belonged to an earlier guest or
+    /// frontend.
     pub(crate) fn begin_session(&self) {
         let _marks = lock(&self.marks);
         self.state.fetch_and(!LOST, Ordering::SeqCst);
@@ -151,8 +155,9 @@ impl UnflushedWrites {
         let is_lost = was_lost || unflushed_by.is_some_and(|daemon| daemon != marks.daemon);
         marks.region = Some(region.clone());
         if is_lost {
-            // Records the loss before `enter` changes the mark of unflushed writes, so that a crash
-            // in between does not hide the loss.
+            // Records the loss in the region first. `enter`, called below, overwrites the earlier
+            // daemon's mark of unflushed writes. Without the record, the loss would be hidden if
+            // this daemon crashed after `enter`.
             region.mark_lost();
         }
         let phase = self.state.load(Ordering::SeqCst) & PHASE;
@@ -273,8 +278,9 @@ mod tests {
             !first.follow(&kept),
             "a frontend that returns to the same daemon has lost no writes"
         );
-        // The later daemons `second` and `third` both find the lost writes. Only `third` has a
-        // volatile cache.
+        // Daemon `second` has no volatile cache, but finds that daemon `first` has lost writes. The
+        // loss stays recorded in the region until a guest has seen the error. So daemon `third`
+        // finds the loss, too.
         let [second, third] = [UnflushedWrites::of(Features::default()), cached()];
         assert!(second.follow(&kept));
         assert!(second.take_loss() && !second.take_loss());

@@ -13,8 +13,8 @@ pub trait RingWords {
     /// Reads word `index` of the avail area: flags, index, a head for each descriptor, used_event.
     fn avail(&self, index: usize, order: Order) -> u16;
 
-    /// Writes word `index` of the used area. The area consists of flags, index, four words for each
-    /// descriptor (an entry of the used ring), and avail_event.
+    /// Writes word `index` of the used area. The area consists of flags, index, the used ring with
+    /// four words per entry, and avail_event.
     fn set_used(&self, index: usize, value: u16, order: Order);
 
     /// Writes entry `place` of the used ring: the head, and the number of bytes written.

@@ -1,9 +1,10 @@
-//! Models of a ring between driver and device for the model checker. Each side must see everything
-//! that the other wrote before its index. No kick or interrupt may be lost, even if the index
-//! wraps.
+//! Models of a ring between driver and device for the model checker. If driver or device reads an
+//! index, it must also see everything that was written before that index. No kick or interrupt may
+//! be lost, even if the index wraps.
 //!
-//! The model's device calls the production code of the ring as io_thread.rs and waiting.rs do. The
-//! driver's side is written here after virtio 1.2, section 2.7.13. Both sleep without a deadline.
+//! The model of the device calls the production code of ring.rs, in the same order as io_thread.rs
+//! and waiting.rs. The model of the driver is written in this file, after virtio 1.2, section
+//! 2.7.13. Driver and device sleep without a deadline, so a lost wake-up leaves the model stuck.
 
 use std::sync::Arc;
 

@@ -25,12 +25,14 @@ const DRY_RUN_PATIENCE: Duration = Duration::from_secs(1);
 pub(super) struct PreparedReload {
     pub(super) more: Opened,
     pub(super) groups: Vec<String>,
-    /// Number of storage controllers before the reload; a failed reload removes the later ones.
+    /// Number of storage controllers before the reload. If the reload fails, controllers with this
+    /// index or a higher one are removed.
     pub(super) controllers: usize,
     pub(super) guests: Vec<String>,
     pub(super) nbd: PreparedNbd,
     pub(super) nbd_places: Vec<usize>,
-    /// Groups before the reload; `None` until the reload replaces them.
+    /// Groups that this reload has replaced, to restore them if the reload fails. `None` if the
+    /// reload has not replaced the groups yet.
     pub(super) groups_before: Option<ServedGroups>,
 }
 
@@ -194,7 +196,8 @@ impl Server {
 }
 
 impl ReloadPlan<'_> {
-    /// Maps the index of an added volume or drive in `error` to the index in the new configuration.
+    /// Renumbers the added volume or drive that `error` names: replaces its index among the added
+    /// ones by its index in the new configuration.
     fn renumbered(self, error: StartError) -> StartError {
         let ReloadPlan { new, difference, .. } = self;
         let drive_of = |name: &str| new.drives().position(|drive| drive.name == name);

@@ -15,8 +15,9 @@ use crate::serve::Server;
 use crate::serve::config::{ExportConfig, ServeConfig};
 use crate::serve::servers::NbdParts;
 
-/// Time limit for each step of a volume's removal, after which the removal fails: completing the
-/// requests in flight, and flushing. A flush may take longer while a cache writes dirty pages.
+/// Time limit for each step in the removal of a volume. The steps are the completion of the
+/// requests in flight, and the flush. If a step takes longer, the removal fails. Exception: a flush
+/// may take longer while a cache writes dirty pages.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two checks whether a volume is still used.
 const LOOK: Duration = Duration::from_millis(1);
@@ -87,15 +88,15 @@ impl Server {
         lost.collect()
     }
 
-    /// Disconnects the NBD clients of removed exports at once. Called for a removal with `force`,
-    /// after which requests in flight would never be answered.
+    /// Disconnects the NBD clients of removed exports at once. Called only for a removal with
+    /// `force`, because the clients' requests in flight would never be answered.
     fn cut_off(&self, new: &ServeConfig) {
         let Some(nbd) = &self.servers.nbd else { return };
         let observer = nbd.observer();
         let is_gone = |name: &str| !new.exports.iter().any(|export| export.name == name);
         for client in observer.clients().iter().filter(|client| is_gone(&client.export)) {
-            // The first call would disconnect the client once its requests in flight are answered.
-            // The second call disconnects the client at once.
+            // The first call makes the server disconnect the client after the client's requests in
+            // flight are answered. The second call makes the server disconnect the client at once.
             let _ = observer.disconnect(client.number);
             let _ = observer.disconnect(client.number);
         }

@@ -1,7 +1,7 @@
 //! Arguments of `millrace-lab bench`, named as in fio.
 //!
-//! Parsed by clap and read by plan.rs. Of a comma-separated list, each value is measured; of
-//! several lists, each combination of values.
+//! Parsed by clap and read by plan.rs. `bench` measures each value of a comma-separated list. If
+//! several arguments have lists, `bench` measures each combination of values.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -196,8 +196,8 @@ fn is_not_buffered(value: &str) -> Result<String, &'static str> {
     is_direct(if value == "0" || value == "false" { "1" } else { "0" })
 }
 
-/// Arguments that `bench -h` shows, with their texts there. `bench --help` also shows the others,
-/// and explains all of them.
+/// Arguments that `bench -h` shows, each with its help text for `-h`. `bench --help` shows all
+/// arguments, with their full help texts.
 const COMMON: [(&str, &str); 14] = [
     ("drive", "Drive, as DRIVER:KEY=VALUE,... [default: null]"),
     ("connect", "Measure a server: NBD URI or vhost-user:SOCKET"),
@@ -231,8 +231,9 @@ impl BenchArgs {
         self.workload.json || self.jobfile.output_format != OutputFormat::Normal
     }
 
-    /// Refuses a flag without the other flag that it needs. clap does not notice the missing flag
-    /// if the user also gives a flag that excludes it.
+    /// Returns an error if `--wait` is given without `--connect`, or `--warm-up` without
+    /// `--client`. clap does not report the missing flag if the user also gives a flag that
+    /// conflicts with it.
     pub fn check_needs(&self) -> Result<()> {
         let (wait, warm_up) = (self.target.wait.is_some(), self.contend.warm_up.is_some());
         let needs = [
@@ -260,8 +261,9 @@ pub struct TraceArgs {
     #[arg(long, value_name = "N", requires = "trace", default_value_t = TRACE_RING_EVENTS as u32)]
     #[arg(value_parser = whole::<u32>(2..=1 << 26))]
     pub trace_ring: u32,
-    /// When the time of an event is taken: batch (once for all events of a batch, or of an I/O with
-    /// --stamp io), event (for each event, which costs 50 ns per I/O instead of 9)
+    /// Timestamps of events: batch (one for all events of a batch, or for all events of an I/O with
+    /// --stamp io) or event (one for each event). Recording costs 9 ns per I/O with batch, and 50
+    /// ns per I/O with event
     #[arg(long, value_name = "WHEN", requires = "trace", default_value = "batch")]
     #[arg(value_parser = word::<TraceStamp>)]
     pub trace_stamp: TraceStamp,
@@ -271,21 +273,22 @@ pub struct TraceArgs {
 #[derive(Debug, Clone, Args)]
 pub struct CalibrationArgs {
     /// Measure how many I/Os and bytes per second a drive reads and writes, and print the result as
-    /// the keys `cost.*` of its [[drive]]. Schedulers use these costs to share the drive. Writes to
-    /// the drive; accepts --runtime in total (30s), --iodepth (128), --numjobs, --size and
-    /// --machine
+    /// the keys `cost.*` for the drive's [[drive]] section. Schedulers use these costs to share the
+    /// drive. The measurement writes to the drive. Flags that apply: --runtime (total time, 30s by
+    /// default), --iodepth (128 by default), --numjobs, --size and --machine
     #[arg(long, value_name = "DRIVE", conflicts_with_all = rows_only(CALIBRATED))]
     pub calibrate: Option<String>,
 }
 
-/// Flags for a simulated machine or for lock statistics. Options in the group `laboratory` require
-/// one of the two.
+/// Flags for a simulated machine or for lock statistics. The clap group `laboratory` consists of
+/// `--machine` and `--locks`. An argument that requires the group needs at least one of these
+/// flags.
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("laboratory").args(["machine", "locks"]).multiple(true))]
 pub struct MachineArgs {
-    /// Run on a simulated machine, in that machine's time: i7-3930k, x5690, x7560, e7-2870,
-    /// epyc-2x64, e5-2620, e5-2620-nvme, miot, miot-nvme, p3-8way, or a file that describes one;
-    /// for drives null, ram and model
+    /// Run on a simulated machine, in the machine's virtual time: i7-3930k, x5690, x7560, e7-2870,
+    /// epyc-2x64, e5-2620, e5-2620-nvme, miot, miot-nvme, p3-8way, or a file that describes a
+    /// machine. Works with the drives null, ram and model only
     #[arg(long, value_name = "NAME|FILE.toml")]
     #[arg(conflicts_with_all = ["connect", "verify", "backend"])]
     pub machine: Option<String>,
@@ -302,27 +305,28 @@ pub struct MachineArgs {
     /// CPU), core0 (the first), steered (the first of the queue's socket), poller (the polling CPU)
     #[arg(long, value_name = "WHO", default_value = "submitter", requires = "machine")]
     pub irq: Irq,
-    /// With --machine or --locks, threads that may dispatch from a hardware queue of --stack mq at
-    /// a time. one: a thread that finds the queue busy leaves its I/Os to the dispatching thread.
-    /// each: all threads at the same time, as in the kernel; for drives that complete at once
-    /// (null, ram) [default: one]
+    /// With --machine or --locks, number of threads that may dispatch from a hardware queue of
+    /// --stack mq at a time. one: a thread that finds the queue busy leaves its I/Os to the
+    /// dispatching thread. each: any number of threads, as in the kernel; possible only with drives
+    /// that complete I/Os immediately (null, ram) [default: one]
     #[arg(long, value_delimiter = ',', value_name = "WHO", value_parser = word::<Inside>)]
     #[arg(requires = "laboratory")]
     pub inside: Vec<Inside>,
-    /// With --machine or --locks, kernel counters that are simulated in addition to the block
-    /// layer's own: own (none) or linux-3 (those of Linux 3.13, as for `paper systor13`). linux-3
-    /// counts direct I/Os in the inode with --interface sync, too. With --inside each, linux-3 also
-    /// has the counters of a hardware queue, which all its CPUs write
+    /// With --machine or --locks, the kernel to simulate, which determines the shared counters.
+    /// own: the counters of millrace's block layer. linux-3: also counters of Linux 3.13, as in
+    /// `paper systor13`. With --interface sync, linux-3 counts direct I/Os in flight in the inode
+    /// (i_dio_count). With --inside each, linux-3 has counters for each hardware queue, which all
+    /// CPUs of the queue write
     #[arg(long, value_name = "WHOSE", default_value = "own", requires = "laboratory")]
     #[arg(value_parser = word::<KernelKind>)]
     pub kernel: KernelKind,
-    /// Report the statistics of each lock, and the code that takes it; `millrace locks --help`
-    /// explains the columns; for drives null, ram and model
+    /// Report the statistics of each lock, and of each line of code that takes the lock. `millrace
+    /// locks --help` explains the columns. Works with the drives null, ram and model only
     #[arg(long, conflicts_with_all = ["connect", "verify", "backend"])]
     pub locks: bool,
 }
 
-/// Flags of the drives or the server to measure.
+/// Flags that select the drives or the server to measure.
 #[derive(Debug, Clone, Args)]
 pub struct TargetArgs {
     /// A drive, `DRIVER:KEY=VALUE,...`, or `DRIVER@CONTROLLER:...`; several --drive make a stripe
@@ -359,8 +363,7 @@ pub struct TargetArgs {
     #[arg(long, value_name = "SETTINGS", value_parser = millrace_console::cache::of_text)]
     #[arg(conflicts_with_all = ["connect", "machine", "locks", "virtqueue", "client", "calibrate"])]
     pub cache: Option<CacheConfig>,
-    /// Size of a stripe's chunk in bytes: the data that lie on one drive before the next drive
-    /// follows; for several --drive [default: 64k]
+    /// Chunk size in bytes of a stripe of several --drive, as in RAID 0 [default: 64k]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub chunk: Option<u64>,
     /// Backend in which I/O threads sleep: io_uring, epoll, or auto (io_uring where the kernel
@@ -372,8 +375,8 @@ pub struct TargetArgs {
 /// Flags for block layer designs, queues and threads.
 #[derive(Debug, Clone, Args)]
 pub struct QueueArgs {
-    /// Designs of the block layer: mq (a queue pair for each thread), sq (one queue for all), raw
-    /// (no queue) [default: mq; all three without arguments]
+    /// Designs of the block layer: mq (a queue pair for each thread), sq (one queue for all
+    /// threads), raw (no queue) [default: mq; if no arguments are given, mq,sq,raw]
     #[arg(long, value_delimiter = ',', value_parser = word::<Stack>)]
     pub stack: Vec<Stack>,
     /// Schedulers of the drives: none (first come, first served), deadline (by sector and by age,
@@ -396,7 +399,8 @@ pub struct QueueArgs {
     #[arg(long, value_delimiter = ',', value_name = "CPU", conflicts_with = "cpus")]
     #[arg(value_parser = whole::<u32>(0..=65_535))]
     pub cpu_list: Vec<u32>,
-    /// Number of submitting threads [default: as many as CPUs, or 1]
+    /// Number of submitting threads [default: one for each CPU of --cpus or --cpu-list, otherwise
+    /// 1; if no arguments are given, 1, 2, 4 and so on, up to the number of CPUs]
     #[arg(long, visible_alias = "jobs", value_delimiter = ',', value_name = "N")]
     #[arg(value_parser = whole::<u32>(1..=4096))]
     pub numjobs: Vec<u32>,
@@ -405,11 +409,11 @@ pub struct QueueArgs {
 /// Flags for the threads that serve the drives of a volume.
 #[derive(Debug, Clone, Args)]
 pub struct ServingArgs {
-    /// Threads that serve a volume's drives: inline (the submitting thread), per-drive (a worker
-    /// for each drive), per-volume (the submitting threads, one at a time, from one request list
-    /// for all drives), auto (inline or per-drive, whichever measures faster); all except inline
-    /// need --stack mq. A single drive has no worker [default: auto for several drives with --stack
-    /// mq, otherwise inline]
+    /// Threads that serve a volume's drives. inline: the submitting thread. per-drive: a worker
+    /// thread for each drive. per-volume: the submitting threads, one at a time, from one request
+    /// list for all drives. auto: inline or per-drive, whichever measures faster. All modes except
+    /// inline need --stack mq. A single drive has no worker [default: auto for several drives with
+    /// --stack mq, otherwise inline]
     #[arg(long, value_delimiter = ',', value_name = "MODE", value_parser = word::<Serving>)]
     #[arg(conflicts_with = "connect")]
     pub serving: Vec<Serving>,
@@ -434,7 +438,8 @@ pub struct ServingArgs {
 }
 
 impl ServingArgs {
-    /// Returns the settings for each serving mode of `--serving`, or for `mode` without this flag.
+    /// Returns one configuration for each serving mode of `--serving`. Without `--serving`, returns
+    /// one configuration for `mode`.
     pub fn configs(&self, mode: Serving) -> Result<Vec<ServingConfig>> {
         let default = ServingConfig::default();
         let plug_high = self.plug_high.unwrap_or(default.plug_high);

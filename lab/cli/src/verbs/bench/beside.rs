@@ -1,10 +1,9 @@
-//! `bench --beside`: measures one configuration (row) of `bench` in turn with commands of other
-//! programs.
+//! `bench --beside`: compares one configuration (row) of `bench` with commands of other programs.
 //!
 //! In each round the row and each command run once. The order changes from round to round, so that
-//! no program always runs at the same position. A command prints fio's JSON report, or that of
-//! `bench --json`; both have the same keys for the same figures. The table shows the medians over
-//! all rounds, and the median of each round's ratio of IOPS. The verb `bench` calls this file.
+//! no program always runs at the same position. A command prints a JSON report of fio or of `bench
+//! --json`; both have the same keys for the same figures. The table shows medians over all rounds.
+//! Its IOPS ratio is the median of the ratios of the rounds. The verb `bench` calls this file.
 
 use std::process::{Command, ExitCode, Stdio};
 
@@ -23,8 +22,8 @@ use crate::verbs::interrupt::INTERRUPTED;
 struct RunFigures {
     iops: f64,
     bw_bytes: f64,
-    /// Highest median latency of the jobs and directions in a program's report; `p99_ns` is the
-    /// highest 99th percentile.
+    /// Median latency in nanoseconds: the highest one of all jobs and directions in a program's
+    /// report. `p99_ns` is the highest 99th percentile.
     p50_ns: u64,
     p99_ns: u64,
 }

@@ -16,8 +16,9 @@ const NO_ROWS: &str = "calibrate client jobfile locks machine program states tra
 /// Flags that compare `bench` with other programs, such as fio.
 #[derive(Debug, Clone, Args)]
 pub struct BesideArgs {
-    /// Measure another program, NAME=COMMAND, in turn with this workload. The shell runs the
-    /// command, which prints a report of fio in JSON, or of `bench --json`; may be repeated
+    /// Compare this workload with another program, NAME=COMMAND, in rounds that run both. The shell
+    /// runs COMMAND, which must print a JSON report of fio or of `bench --json`. Repeat --beside
+    /// for several programs
     #[arg(long, value_name = "NAME=COMMAND", conflicts_with_all = rows_only(NO_ROWS))]
     pub beside: Vec<OtherProgram>,
     /// With --beside, the number of times that each program is measured

@@ -22,7 +22,8 @@ use super::args::BenchArgs;
 use super::plan;
 use crate::verbs::interrupt::INTERRUPTED;
 
-/// Default total time of the six runs: on this machine, and on a simulated machine.
+/// Default total time of all runs of a calibration. The first value is for runs on this machine,
+/// the second for runs on a simulated machine.
 const RUNTIME: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(6)];
 const IODEPTH: u32 = 128;
 /// If a job uses its CPU for more than this fraction of the time, the job and not the drive is the

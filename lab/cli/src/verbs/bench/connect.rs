@@ -1,8 +1,8 @@
-//! `bench --connect`: the server that the flag names, and the code that measures the server.
+//! `bench --connect`: parses the address of a server and measures the server.
 //!
-//! This module owns the syntax of server addresses: NBD URIs, and `vhost-user:` followed by the
-//! path of a socket. clap parses the server; the verb calls this module, which calls the lab's
-//! clients.
+//! An address is an NBD URI, or `vhost-user:` followed by the path of a socket. clap uses the
+//! parser for the value of `--connect`. The verb `bench` calls the functions that measure, which
+//! call the lab's NBD and vhost-user clients.
 
 use std::path::PathBuf;
 use std::str::FromStr;

@@ -28,8 +28,8 @@ use table::table;
 const RUNTIME: Duration = Duration::from_secs(1);
 const WARM_UP: Duration = Duration::from_millis(200);
 
-/// Flags that `--client` excludes: a key of `--client` replaces the flag for each client, or the
-/// flag does not apply to clients.
+/// Flags that conflict with `--client`. Some are replaced by a key of `--client`, such as `rw`. The
+/// rest have no effect on clients.
 const OTHERS: &str = "\
     connect virtqueue trace locks verify rw rwmixread bs size iodepth numjobs cpus cpu_list ios \
     serving workers states stack controller calibrate backend stamp plug_high plug_low";

@@ -128,9 +128,9 @@ fn read(name: &Path) -> Result<JobFile> {
     Ok(JobFile::parse(&shown, &bytes, &SystemInputs { beside })?)
 }
 
-/// Returns, for each job, the volumes that its clones use. With `--drive`, all jobs share one
-/// volume of all drives. Otherwise, each file of the job is a volume. Jobs share an open file if
-/// their `FileAccess` is the same.
+/// Returns the volumes of each job. With `--drive`, all jobs share one volume of all drives.
+/// Otherwise, each file is a volume. A job without `filename` has a file for each of its clones.
+/// Jobs share the volume of a file if their `FileAccess` is the same.
 fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Vec<Arc<Volume>>>> {
     let options = options(args, file)?;
     if !args.target.drive.is_empty() {
@@ -341,7 +341,7 @@ fn drive_of(file: &JobFile, name: &str, access: FileAccess, lock: FileLock) -> R
     Spec::from_pairs("file", pairs).with_context(|| format!("filename={name}"))
 }
 
-/// Columns that a narrow table leaves out, in this order.
+/// Columns to leave out, first to last, until the short form of the table fits 80 characters.
 const LEAST: (Form, &[&str]) = (Form::Short, &["p50", "max", "MiB/s"]);
 
 /// Formats the reports: a line for each kind of I/O of a job, and the result of verification.

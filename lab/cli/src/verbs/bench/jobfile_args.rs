@@ -13,7 +13,7 @@ const IN_THE_FILE: &str = "\
     bs cache calibrate client connect cpu_list cpus extended iodepth ios locks machine numjobs \
     runtime rw rwmixread seed size stamp states trace verify virtqueue";
 
-/// A job file, and how it is reported.
+/// Arguments for a job file, and for the format of the report.
 #[derive(Debug, Clone, Args)]
 pub struct JobFileArgs {
     /// Run the jobs of a job file of fio (- is standard input), on its files or on --drive;
@@ -26,7 +26,7 @@ pub struct JobFileArgs {
     pub output_format: OutputFormat,
 }
 
-/// Forms of a report.
+/// Output format of a report, as in fio's `--output-format`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum OutputFormat {
     #[value(help = "a table")]

@@ -16,8 +16,8 @@ use millrace_experiments::simulation::{Linux24, LockScope, Readv};
 #[command(next_help_heading = "Raw I/O as in Linux 2.4 (with --machine or --locks)")]
 pub struct Linux24Args {
     /// Size in bytes of the buffer heads into which each I/O is split: 512, page (4096) or whole
-    /// (one for the I/O, or for each element of its vector). Needs --iodepth 1. Latencies are those
-    /// of whole I/Os
+    /// (no split; with --iovecs, one buffer head for each element). Needs --iodepth 1. Latencies
+    /// are those of whole I/Os
     #[arg(long, value_delimiter = ',', value_name = "UNIT", value_parser = unit)]
     #[arg(requires = "laboratory")]
     pub unit: Vec<Unit>,
@@ -36,21 +36,21 @@ pub struct Linux24Args {
     #[arg(long, value_delimiter = ',', value_name = "WHEN", value_parser = either(["never", "always"]))]
     #[arg(requires = "laboratory")]
     pub bounce: Vec<bool>,
-    /// Lock of --stack sq: queue (one for each drive), adapter (one for each controller, which
-    /// every drive must name: DRIVER@NAME, or `controller` of a model), global (one for all)
-    /// [default: queue]
+    /// Scope of the lock of --stack sq: queue (one lock for each drive), adapter (one lock for each
+    /// controller), global (one lock for all drives). With adapter, every drive must name its
+    /// controller, as DRIVER@NAME, or with the key `controller` of a model drive [default: queue]
     #[arg(long, value_delimiter = ',', value_name = "SCOPE", value_parser = word::<LockScope>)]
     #[arg(requires = "laboratory")]
     pub request_lock: Vec<LockScope>,
-    /// Place where the bios of a batch wait with --stack sq: task (with the submitter, as since
-    /// Linux 2.6.39) or queue (in the request queue, under its lock, as in earlier kernels)
-    /// [default: task]
+    /// List in which the bios of a batch wait with --stack sq: task (a list of the submitting
+    /// thread, as since Linux 2.6.39) or queue (a list of the request queue, under the queue's
+    /// lock, as in earlier kernels) [default: task]
     #[arg(long, value_delimiter = ',', value_name = "WHERE")]
     #[arg(value_parser = either(["task", "queue"]), requires = "laboratory")]
     pub queue_plug: Vec<bool>,
-    /// With --unit, --iovecs or --bounce always, number of bytes that each job fills and keeps in
-    /// memory for its open drive. A kiobuf of Linux 2.4 had 8792 bytes, and later 608. The results
-    /// show the size; filling costs no measured time [default: 0]
+    /// Number of bytes of memory that each job fills and keeps, as Linux 2.4 keeps a kiobuf for an
+    /// open drive. A kiobuf had 8792 bytes, in later versions 608. The time to fill the memory is
+    /// not measured. Needs --unit, --iovecs or --bounce always [default: 0]
     #[arg(long, value_delimiter = ',', value_name = "SIZE")]
     #[arg(value_parser = descriptor, requires = "laboratory")]
     pub descriptor: Vec<u32>,
@@ -85,8 +85,8 @@ fn either(words: [&'static str; 2]) -> impl Fn(&str) -> Result<bool, String> + C
     }
 }
 
-/// Combines each setting in `before` with each value in `given`, the values of one flag: `set`
-/// stores the value in a copy of the setting. Without values, returns `before`.
+/// Returns a copy of each setting in `before` for each value in `given`, the values of one flag.
+/// `set` stores a value in a copy. If `given` is empty, returns `before`.
 fn with<T: Copy>(before: Vec<Linux24>, given: &[T], set: impl Fn(&mut Linux24, T)) -> Vec<Linux24> {
     if given.is_empty() {
         return before;
@@ -104,8 +104,9 @@ impl Linux24Args {
     pub fn histories(&self) -> Vec<Linux24> {
         let all = vec![Linux24::default()];
         let all = with(all, &self.unit, |history, unit| {
-            // For `--unit whole`, `unit_bytes` is `None`, as without the flag. So `iovecs` must
-            // select raw I/O: set it to 1 here, and below to the value of `--iovecs`, if given.
+            // Raw I/O is selected if `unit_bytes` or `iovecs` is set. `--unit whole` leaves
+            // `unit_bytes` at `None`, so `iovecs` is set to 1. If `--iovecs` is given, the next
+            // statement replaces the 1.
             (history.unit_bytes, history.iovecs) = (unit.0, unit.0.is_none().then_some(1));
         });
         let all = with(all, &self.iovecs, |history, iovecs| history.iovecs = Some(iovecs));

@@ -152,8 +152,8 @@ fn traced(args: &BenchArgs, drives: &[Spec]) -> Option<RecordingPlan> {
     Some(RecordingPlan { config, devices, ring: args.trace.trace_ring as usize })
 }
 
-/// Returns copies of `usual`, one for each combination of the flags for Linux 2.4 and, with the
-/// stack `mq`, the values of `--inside`.
+/// Returns copies of `usual` with different settings: one copy for each combination of values of
+/// the Linux 2.4 flags. For the stack `mq`, the combinations also contain the values of `--inside`.
 fn services(args: &BenchArgs, stack: Stack, usual: &Service) -> Vec<Service> {
     let histories = args.history.histories();
     let ways = match args.machine.inside.as_slice() {
@@ -173,9 +173,10 @@ fn services(args: &BenchArgs, stack: Stack, usual: &Service) -> Vec<Service> {
     pairs.map(service).collect()
 }
 
-/// Returns the I/O depth for a planned row of the result table. With the interface `sync`, which
-/// has one I/O in flight, a row of a larger depth gets depth 1, or `None` if `rows` already has a
-/// row of depth 1; the row is then left out.
+/// Returns the I/O depth of a row of the result table, or `None` to leave out the row. The
+/// interface `sync` has only one I/O in flight, so rows with a larger default depth get depth 1. If
+/// `rows` already has a row of depth 1, another one is left out. Fails if the user asked for a
+/// larger depth.
 fn depth_of(
     args: &BenchArgs,
     row: &RowPlan,

@@ -1,9 +1,9 @@
 //! Turns the arguments of `bench` into configurations to measure, in a stable order.
 //!
-//! This module opens no drive. Flags that take lists of values produce every combination of the
-//! values. If no argument selects a measurement, `bench` compares mq, sq and raw on null at depth 1
-//! and 32 on each core count, and mq once more with a timestamp for every I/O, as SPDK's bdevperf
-//! takes them.
+//! This module opens no drive. If flags have lists of values, `bench` measures each combination of
+//! values. If no argument selects a measurement, `bench` measures the null drive with:
+//! - mq, sq and raw, at depth 1 and 32, with different numbers of CPUs.
+//! - mq with one job and a timestamp for every I/O, as in SPDK's bdevperf.
 
 use std::time::Duration;
 
@@ -72,7 +72,8 @@ struct Place {
     jobs: u32,
 }
 
-/// Returns a plan for each row of the result table, on the CPUs that this process may use.
+/// Returns a plan for each row of the result table. The plans use only CPUs that this process may
+/// use.
 pub fn rows(args: &BenchArgs) -> Result<Vec<RowPlan>> {
     let all: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
     let mut rows = rows_on(args, &all)?;
@@ -84,7 +85,8 @@ pub fn rows(args: &BenchArgs) -> Result<Vec<RowPlan>> {
     Ok(rows)
 }
 
-/// Returns a plan for each row of the result table, on a machine whose CPUs are `all`.
+/// Returns a plan for each row of the result table. `all` lists the CPUs of the machine that will
+/// run the plans.
 pub fn rows_on(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     check_drives(args)?;
     let rows = queue_plans(args, all)?;

@@ -7,7 +7,8 @@ use millrace_experiments::programs::Task;
 
 use super::row_flags::rows_only;
 
-/// Flags that `--program` excludes: a program sets them, or they belong to other kinds of runs.
+/// Flags that conflict with `--program`. Some are settings of the program itself, such as `bs`. The
+/// rest are for other kinds of runs, such as `vm`.
 const OWN: &str = "\
     bs calibrate client connect iodepth ios jobfile locks machine numjobs rw rwmixread size \
     stamp states trace verify virtqueue vm extended";
@@ -15,10 +16,10 @@ const OWN: &str = "\
 /// Programs.
 #[derive(Debug, Clone, Args)]
 pub struct ProgramArgs {
-    /// Run programs on the drives, not I/Os of one kind: fileserver, webserver, webproxy
-    /// (filebench's mixes), copy-from, copy-to, tar, untar, pagerank, writers. Each program uses
-    /// the cache that it has in the Falcon paper (Kumar et al., ATC 2017; none for pagerank), or
-    /// --cache
+    /// Run programs on the drives, not I/Os of one kind: fileserver, webserver and webproxy
+    /// (workloads of filebench), copy-from, copy-to, tar, untar, pagerank, writers. Without
+    /// --cache, the cache of each program is as in the Falcon paper (Kumar et al., ATC 2017), and
+    /// pagerank has no cache
     #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with_all = rows_only(OWN))]
     pub program: Vec<Task>,
 }

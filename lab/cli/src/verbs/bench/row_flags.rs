@@ -1,7 +1,8 @@
 //! Flags that apply only if `bench` measures one workload for each row of its result table.
 //!
-//! Other kinds of runs, such as `--vm` and `--client`, exclude these flags. Each kind of run adds a
-//! list of its own. The definitions of clap's arguments use both lists.
+//! Other kinds of runs, such as `--vm` and `--client`, exclude these flags. Each of these kinds
+//! also has a list of further flags to exclude. The function `rows_only` joins the lists for clap's
+//! `conflicts_with_all`.
 
 const LABORATORY: [&str; 12] = [
     "batch",
@@ -18,8 +19,8 @@ const LABORATORY: [&str; 12] = [
     "unit",
 ];
 
-/// Returns the arguments that a kind of run such as `--vm` excludes: the words of `own`, and
-/// [`LABORATORY`].
+/// Returns the arguments that conflict with a kind of run such as `--vm`: those in `own`, separated
+/// by spaces, and those in [`LABORATORY`].
 pub fn rows_only(own: &'static str) -> impl Iterator<Item = &'static str> {
     LABORATORY.into_iter().chain(own.split(' '))
 }

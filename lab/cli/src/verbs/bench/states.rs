@@ -1,9 +1,12 @@
 //! Table of `bench --states`: I/O states and stage times of each drive in one measurement.
 //!
-//! Columns: the number of I/Os in each state of the Falcon paper (Kumar et al., ATC 2017), the mean
-//! times of the stages of the block layer, and the latencies in the block layer and in the device,
-//! in microseconds. A line below the table has the latency of the slowest drive in the block layer,
-//! divided by that of the fastest.
+//! Columns:
+//! - The number of I/Os in each state of the Falcon paper (Kumar et al., ATC 2017).
+//! - The mean time of each stage of the block layer, in microseconds.
+//! - The latencies in the block layer and in the device, in microseconds.
+//!
+//! With several drives, a line below the table compares the drives' mean latencies in the block
+//! layer. The line shows the highest mean divided by the lowest mean.
 
 use millrace_console::{Form, Side, TextGrid, WIDTH, shortened, wrapped};
 use millrace_experiments::{DriveStates, Row};

@@ -8,7 +8,8 @@ use millrace_console::words::{MIB, size_text};
 use millrace_console::{Form, Side, TextGrid, WIDTH, wrapped};
 use millrace_experiments::{LatencyNs, Linux24Row, MachineRow, Row};
 
-/// A setting of a row: its name, its value in this row, and its default, which is not shown.
+/// A setting of a row. Fields: the setting's name, a function that returns the value in a row, and
+/// the default value. Tables do not show a setting if all rows have the default value.
 type Setting = (&'static str, fn(&Row) -> String, &'static str);
 
 /// Settings, beginning with those that change least often from row to row.
@@ -149,7 +150,8 @@ const COSTS: [(&str, Value); 3] = [
     ("syscalls/IO", |row| format!("{:.3}", row.cost.syscalls_per_io)),
 ];
 
-/// Latency columns: name, true if the short form of the table has the column, and its value.
+/// Latency columns. Fields: the column's name, true if the short form of the table has the column,
+/// and a function that returns the value.
 const TIMES: [(&str, bool, Time); 7] = [
     ("mean", true, |lat| lat.mean),
     ("p50", true, |lat| lat.p50),
@@ -160,8 +162,8 @@ const TIMES: [(&str, bool, Time); 7] = [
     ("max", false, |lat| lat.max),
 ];
 
-/// Columns shown only if a table row has a value for the column. Fields: a test for such a value,
-/// the column's name, and the text of a cell.
+/// Columns that the table has only if some row has a value. Fields: a function that returns true if
+/// a row has a value, the column's name, and the text of a cell.
 const SELDOM: [(Has, &str, Value); 4] = [
     (
         |row| row.cost.notifications.is_some(),

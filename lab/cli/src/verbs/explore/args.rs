@@ -1,7 +1,8 @@
-//! Arguments of `millrace-lab explore`, and the task that they define: seeds, or one scenario.
+//! Arguments of `millrace-lab explore`, and the task that they select: a range of seeds, or one
+//! scenario.
 //!
-//! This module owns the options, their defaults and their conflicts. Called by the verb; reads only
-//! the scenario's file.
+//! This module owns the options, their defaults and their conflicts. The verb calls this module,
+//! which reads only the scenario's file.
 
 use std::time::Duration;
 
@@ -29,7 +30,8 @@ pub struct ExploreArgs {
     /// Run one scenario, given as JSON or as a file that contains the JSON
     #[arg(long, value_name = "FILE|JSON", conflicts_with_all = ["seeds", "for_time", "seed"])]
     pub scenario: Option<String>,
-    /// Give every scenario a page cache over its volume, instead of one in thirty
+    /// Give every scenario a page cache over its volume; without --cache, about 3 % of the
+    /// scenarios have one
     #[arg(long, conflicts_with = "scenario")]
     pub cache: bool,
     /// Stop at the first violation
@@ -79,7 +81,8 @@ impl ExploreArgs {
         WorkerTask { plant: self.plant.as_deref(), cache: self.cache }
     }
 
-    /// Returns the task that the arguments define.
+    /// Returns the scenario of `--scenario`. Without `--scenario`, returns the range of seeds to
+    /// run.
     pub fn task(&self) -> Result<ExploreTask> {
         if let Some(text) = &self.scenario {
             let json = match text.trim_start().starts_with('{') {

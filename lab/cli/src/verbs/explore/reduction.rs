@@ -1,7 +1,8 @@
-//! Shrinking of a scenario: continues with the first smaller scenario that has the same kind of
-//! violation, until no smaller one has.
+//! Shrinking of a scenario: searches for a smaller scenario that has the same kind of violation.
 //!
-//! Called by the verb for the first violation of each kind, for a limited time.
+//! Each step continues with the first smaller scenario that has such a violation. The search ends
+//! if no smaller scenario has one, or when the time is up. The verb calls this file for the first
+//! violation of each kind.
 
 use std::time::{Duration, Instant};
 

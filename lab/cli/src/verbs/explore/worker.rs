@@ -35,7 +35,8 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WorkerOrder {
-    /// Run the scenarios of seeds up to the first violation: first seed, and number of seeds.
+    /// Run the scenarios of consecutive seeds, up to the first violation. Fields: the first seed,
+    /// and the number of seeds.
     Seeds(u64, u64),
     Scenario(Box<Scenario>),
 }

@@ -56,8 +56,8 @@ pub struct ReplayArgs {
     /// several are merged by time
     #[arg(value_name = "TRACE", required = true)]
     pub traces: Vec<String>,
-    /// Target of the I/Os: a drive as `DRIVER:KEY=VALUE,...` (several --to make a stripe), an NBD
-    /// URI, or vhost-user:SOCKET for a vhost-user-blk server
+    /// Target of the I/Os: a drive as `DRIVER:KEY=VALUE,...`, an NBD URI, or vhost-user:SOCKET for
+    /// a vhost-user-blk server. If several --to name drives, the drives form a stripe
     #[arg(long, value_name = "TARGET")]
     pub to: Vec<TargetSpec>,
     /// Target of the I/Os of one device of the trace, such as 8,0=ram:size=1g. I/Os of devices
@@ -87,8 +87,9 @@ pub struct ReplayArgs {
     /// Overwrite the data on a file, device or server
     #[arg(long, conflicts_with = "machine")]
     pub overwrite: bool,
-    /// Replay on a simulated machine, in that machine's time (names as for `millrace-lab bench
-    /// --machine`, or a file that describes one); for drives null, ram and model
+    /// Replay on a simulated machine, in the machine's virtual time: a name as for `millrace-lab
+    /// bench --machine`, or a file that describes a machine. Works with the drives null, ram and
+    /// model only
     #[arg(long, value_name = "NAME|FILE.toml")]
     pub machine: Option<String>,
     /// End after this time: 5 (seconds), 500ms or 2m
@@ -108,14 +109,13 @@ pub struct ReplayArgs {
 /// Flags for stripes: volumes of several drives.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub struct StripeArgs {
-    /// Bytes of a stripe's chunk, for several --to [default: 64k]
+    /// Chunk size in bytes of a stripe, as in RAID 0 [default: 64k]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub chunk: Option<u64>,
-    /// Threads that serve a stripe's drives: inline (the replaying thread), per-drive (a worker for
-    /// each drive, used for batches of at least 16 I/Os for each drive, so use an --iodepth of
-    /// more than 16 for each drive), per-volume (one thread at a time serves a list of all drives'
-    /// I/Os, as in Linux's md), auto (inline or per-drive, whichever measures faster) [default:
-    /// inline]
+    /// Threads that serve a stripe's drives. inline: the replaying thread. per-drive: a worker
+    /// thread for each drive, if a batch has at least 16 I/Os per drive; use an --iodepth of more
+    /// than 16 per drive. per-volume: one thread at a time, from a list of all drives' I/Os, as in
+    /// Linux's md. auto: inline or per-drive, whichever measures faster [default: inline]
     #[arg(long, value_name = "MODE", value_parser = word::<Serving>)]
     pub serving: Option<Serving>,
 }

@@ -59,8 +59,8 @@ impl FromStr for DeviceMapping {
     type Err = String;
 
     fn from_str(text: &str) -> Result<DeviceMapping, String> {
-        // The device's name may contain `=`, and so may the target: a drive's keys follow the first
-        // colon. So the last `=` before the first colon separates name and target.
+        // The last `=` before the first colon separates the device's name from the target. The name
+        // may contain `=`. The target may also contain `=`, but only after its first colon.
         let colon = text.find(':').unwrap_or(text.len());
         match text[..colon].rfind('=') {
             Some(at) if at > 0 => {

@@ -1,7 +1,9 @@
-//! `TraceProgress`: progress and notes of a trace that one thread reads and another thread shows.
+//! `TraceProgress`: progress of reading a trace, and notes about the trace, for another thread to
+//! show.
 //!
-//! The lab's replay reads the trace on a thread of its own. Meanwhile the verb shows a progress
-//! bar, and notes at the end. Both threads share the `TraceProgress` through an `Arc`.
+//! A thread of the lab's replay reads the trace and updates the `TraceProgress`. Meanwhile, the
+//! main thread of the verb shows a progress bar. At the end, the main thread prints the notes. Both
+//! threads share the `TraceProgress` through an `Arc`.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 

@@ -97,8 +97,8 @@ impl<'a, M: Machine> Contender<'a, M> {
         }
     }
 
-    /// Runs the client until the end of the run. `wait` sleeps until a completion may have arrived,
-    /// or until the deadline.
+    /// Runs the client until the end of the run. The function `wait` sleeps until a completion may
+    /// have arrived, or until the given time in nanoseconds.
     pub(super) fn run(
         mut self,
         mut wait: impl FnMut(&mut Channel<M>, u64) -> Result<(), Error>,

@@ -20,10 +20,12 @@ pub struct FailedIos {
     pub error_text: Option<String>,
 }
 
-/// Completions of a client's I/Os over time. A list is empty unless `Phases` requests it.
+/// Completions of a client's I/Os over time. `Phases` selects the lists to record. The other lists
+/// are empty.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ClientTimeline {
-    /// Number of I/Os that completed in each step of the measured time.
+    /// Number of I/Os that completed in each step of the measured time. A step is `Phases::step_ns`
+    /// nanoseconds long.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<u64>,
     /// Time of each completion, warm-up included, in nanoseconds from the start of the run.
@@ -76,8 +78,9 @@ pub struct ContentionReport {
     pub iops: f64,
     #[serde(rename = "bw_bytes")]
     pub bw_bytes_per_s: f64,
-    /// Jain's index of fairness, over each client's cost divided by its share of the weights: 1 if
-    /// all clients got their share, 1 / n if one of n clients got everything.
+    /// Jain's index of fairness: 1 if all clients got their share, 1 / n if one of n clients got
+    /// everything. The index is calculated over each client's share of the cost, divided by the
+    /// client's share of the weights.
     pub jain: f64,
     /// Number of simulated events: accesses to cache lines, hand-overs of locks, sleeps.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -150,8 +153,8 @@ fn row_of(plan: &ContentionPlan, client: &Client, tally: &ClientTally) -> Client
     }
 }
 
-/// Returns Jain's index of fairness, 1 for no values or zeroes. Source: Jain, Chiu, Hawe, "A
-/// quantitative measure of fairness", DEC-TR-301, 1984.
+/// Returns Jain's index of fairness. Returns 1 if there are no values, or if all values are 0.
+/// Source: Jain, Chiu, Hawe, "A quantitative measure of fairness", DEC-TR-301, 1984.
 pub fn jain(values: impl Iterator<Item = f64>) -> f64 {
     let (count, sum, squares) =
         values.fold((0.0, 0.0, 0.0), |(n, sum, squares), x| (n + 1.0, sum + x, squares + x * x));

@@ -45,7 +45,8 @@ pub fn contend_simulated(
     Ok(contest)
 }
 
-/// Runs an experiment on this machine. Creates files that do not exist and whose size is given.
+/// Runs an experiment on this machine. Creates a drive's file if the file does not exist and the
+/// drive's spec has a size.
 ///
 /// # Errors
 /// If the plan does not fit the drives, or a drive or a thread cannot be set up.

@@ -1,11 +1,12 @@
-//! Distributions of random I/Os over blocks: uniform, Zipf, Pareto or normal, and a map to do I/O
-//! to each block once.
+//! Chooses the blocks of random I/Os: by a distribution, or each block once.
 //!
-//! `Distribution` is the setting of a job file, and `BlockSequence` draws blocks by the
-//! distribution. Ranks of the Zipf distribution are drawn exactly, for every exponent. A bijection
-//! then spreads the ranks of Zipf and Pareto over the blocks, so that hot blocks are not
-//! neighbours; fio does so with a hash, which lets some ranks share a block. `Map` keeps one bit
-//! for each block that was drawn. `source` calls this file.
+//! `Distribution` is the setting of a job file: uniform, Zipf, Pareto, normal or zoned.
+//! `BlockSequence` draws blocks by the distribution. `Map` has a bit for each block, and finds a
+//! block that had no I/O yet. `source` calls this file.
+//!
+//! Ranks of the Zipf distribution are drawn exactly, for every exponent. A bijection then spreads
+//! the ranks of Zipf and Pareto over the blocks, so that hot blocks are not neighbours. fio spreads
+//! the ranks with a hash, which lets some ranks share a block.
 //!
 //! Sources: Hoermann and Derflinger, "Rejection-inversion to generate variates from monotone
 //! discrete distributions", ACM TOMACS 6 (3), 1996; Box and Muller, "A note on the generation of
@@ -203,11 +204,13 @@ fn divisor(a: u64, b: u64) -> u64 {
 struct Zipf {
     theta: f64,
     count: f64,
-    /// Range of the uniform random numbers. The rank is the rounded x for which the integral of
-    /// x^-theta has the drawn value.
+    /// Range of the uniform random numbers from which ranks are drawn. For a random number, `draw`
+    /// finds the x for which the integral of t^-theta from t = 1 to x equals the number. The rank
+    /// is x, rounded to an integer.
     begin: f64,
     end: f64,
-    /// A rank that exceeds its unrounded value by at most `near` is accepted without further test.
+    /// If the rank is at most this much larger than x, `draw` accepts the rank without the
+    /// rejection test.
     near: f64,
 }
 
@@ -305,8 +308,8 @@ impl Map {
                 }
                 return Some(found);
             }
-            // No bit is set in the rest of this word: search the following words through the next
-            // level.
+            // No bit is set in the rest of this word. Continue in the next level, which has a bit
+            // for each of the following words.
             level += 1;
             if level == self.levels.len() {
                 return None;

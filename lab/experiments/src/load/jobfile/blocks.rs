@@ -14,7 +14,8 @@ const SHARES_MAX: usize = 64;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Sizes {
     One(u32),
-    /// Sizes from the first number to the second: multiples of the first, and the second itself.
+    /// Smallest and largest size. Possible sizes are the multiples of the smallest size in this
+    /// range, and the largest size.
     Range(u32, u32),
     /// Sizes with cumulative percentages. The last size also gets the remainder up to 100 %.
     Split(Vec<(u32, f64)>),

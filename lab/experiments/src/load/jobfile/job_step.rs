@@ -110,8 +110,8 @@ impl Worker<'_> {
         if self.at.has_drawn_all {
             return false;
         }
-        // Draw from the present pass through the region, then from a new pass. If neither yields an
-        // I/O, the job ends.
+        // Take the next I/O from the current pass through the region, or else from a new pass. If a
+        // new pass has no I/O either, the job ends.
         for _ in 0..2 {
             if self.at.bytes < span.io_size || job.span.time_based {
                 let direction = self.source.direction();
@@ -137,9 +137,9 @@ impl Worker<'_> {
         false
     }
 
-    /// Returns the next step if the rate limit delays the next I/O, whose direction is `drawn`. As
-    /// in fio, a job that reads and writes then does an I/O in the opposite direction, unless the
-    /// rate limit delays that direction, too. Otherwise the job waits.
+    /// Returns the next step if the rate limit delays the next I/O, which has the direction
+    /// `drawn`. As in fio, a job that reads and writes then does an I/O in the opposite direction.
+    /// If the rate limit also delays the opposite direction, the job waits.
     fn other_way(&mut self, drawn: usize, due_ns: u64, now_ns: u64) -> JobStep {
         let other = match drawn {
             READ => WRITE,

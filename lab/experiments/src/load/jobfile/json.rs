@@ -20,9 +20,9 @@ const PERCENTILES: [f64; 17] = [
 /// Level of detail of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobDetail {
-    /// Detail of fio's `json` format.
+    /// Details as in fio's `json` format.
     Plain,
-    /// Detail of fio's `json+` format, with the bins of latencies.
+    /// Details as in fio's `json+` format, which also has the bins of latency histograms.
     Bins,
 }
 

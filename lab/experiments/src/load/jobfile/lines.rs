@@ -27,7 +27,7 @@ impl fmt::Display for JobFileError {
     }
 }
 
-/// File and line in a job file.
+/// Position in a job file: the name of the file, and a line number.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Place {
     /// File name as the user gave it.

@@ -10,7 +10,8 @@ use millrace_drives::nearest;
 /// An option of fio that would change the I/Os in a way that millrace does not support.
 pub(super) struct Refused {
     pub(super) word: &'static str,
-    /// The only value accepted: fio's I/Os are then as without the option. Empty if there is none.
+    /// Value that is accepted because fio does the same I/O without the option; empty if there is
+    /// no such value.
     plain: &'static str,
     remedy: &'static str,
 }
@@ -121,9 +122,9 @@ pub(super) fn usual(word: &str) -> &str {
     aliases().find(|(alias, _)| *alias == word).map_or(word, |(_, name)| name)
 }
 
-/// Accepts an option that millrace ignores, and a refused option whose value does not change fio's
-/// behaviour. Returns an error for any other option, and suggests the nearest name. `meaning` has
-/// the supported options.
+/// Checks an option that is not in `meaning`, the list of supported options. Accepts the option if
+/// millrace ignores it, or if its value does not change fio's I/O. Otherwise, returns an error. For
+/// an unknown option, the error suggests the nearest name.
 pub(super) fn pass_over(
     word: &str,
     value: &str,

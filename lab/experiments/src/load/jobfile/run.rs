@@ -1,9 +1,9 @@
-//! Runs the jobs of a file on volumes: in phases that stonewalls separate, with a thread for each
-//! clone.
+//! Runs the jobs of a job file on volumes, with a thread for each clone of a job (`numjobs`).
 //!
-//! The caller of `run_jobs` creates the volumes. `run_jobs` starts the clones of a phase together,
-//! waits for all of them, and adds up the counts of clones that report as a group. `bench
-//! --jobfile` calls this file.
+//! The caller of `run_jobs` creates the volumes. Jobs with `stonewall` divide the file into phases.
+//! `run_jobs` starts the clones of a phase together, and waits for all of them before the next
+//! phase. It adds up the counts of clones that report as a group. `bench --jobfile` calls this
+//! file.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -41,7 +41,7 @@ pub struct JobSetting {
     pub interrupt: Interrupt,
 }
 
-/// Counts of a job's I/Os, or of a group of jobs.
+/// Counts of the I/Os of a job, or of a group of jobs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobReport {
     /// Index of the job in its file. In a group, the index of the first job.
@@ -159,8 +159,8 @@ fn instances(file: &JobFile) -> Vec<Instance> {
             group += 1;
         }
         if spec.crowd.stonewall {
-            // Number the clones of each phase (the jobs between two stonewalls) from 0. A clone's
-            // number selects its queues, and the queues of the previous phase are free again.
+            // In each phase (the jobs between two stonewalls), the clones are numbered from 0. A
+            // clone uses the queues with its number. The next phase uses the same queues again.
             first = all.len();
         }
         for clone in 0..spec.crowd.numjobs {

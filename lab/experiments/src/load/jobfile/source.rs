@@ -223,8 +223,8 @@ impl Source {
     }
 }
 
-/// Returns true if some direction has an alignment other than its smallest I/O size. As in fio, the
-/// random I/O of such a job may then use blocks repeatedly.
+/// Returns true if reads, writes or trims have an alignment (`blockalign`) other than their
+/// smallest I/O size. As in fio, random I/O of such a job may use a block more than once.
 fn is_aligned_otherwise(shape: &IoShape) -> bool {
     let mut aligns = shape.align.iter().zip(&shape.sizes);
     aligns.any(|(align, sizes)| align.is_some_and(|align| align != sizes.least()))

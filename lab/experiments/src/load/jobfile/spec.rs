@@ -36,7 +36,7 @@ pub struct JobSpec {
     /// File or device that all clones of the job share, if the job names one.
     pub filename: Option<String>,
     pub(super) directory: Option<String>,
-    /// Settings of the job's access to its file.
+    /// Access to the job's file: direct I/O, or I/O through the page cache.
     pub access: Access,
     pub(super) kind: Kind,
     pub(super) shape: IoShape,
@@ -220,8 +220,8 @@ impl JobSpec {
         self.shape.verify.is_some_and(|verify| verify.read_back) && !self.kind.has[1]
     }
 
-    /// Returns the size that the job's file must have in bytes; `None` if the size depends on the
-    /// file.
+    /// Returns the size in bytes that the data file of the job must have. Returns `None` if this
+    /// size is unknown, because an option is a percentage of the file's size.
     pub fn file_bytes(&self) -> Option<u64> {
         let bytes = |amount: Option<Amount>| match amount {
             Some(Amount::Bytes(bytes)) => Some(bytes),

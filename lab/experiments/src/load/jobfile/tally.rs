@@ -167,11 +167,12 @@ impl DirectionTally {
     }
 }
 
-/// Counts of depths or batch sizes in classes: 0, 1, 2 to 3, 4 to 7, and so on, up to 64 and more.
+/// Histogram of queue depths or batch sizes. The classes are 0, 1, 2 to 3, 4 to 7, and so on, up to
+/// 64 and more.
 pub(super) type Levels = [u64; 8];
 
-/// Upper limits of fio's latency classes, for each unit. The last class of milliseconds has no
-/// limit.
+/// Upper limits of fio's latency classes, for each unit. `Tally::slower` counts latencies of one
+/// second or more.
 pub(super) const CLASSES: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
 
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -181,8 +182,9 @@ pub(super) struct Tally {
     pub(super) depth: Levels,
     pub(super) submitted: Levels,
     pub(super) completed: Levels,
-    /// Number of I/Os in each latency class of nanoseconds, microseconds and milliseconds. `slower`
-    /// counts the I/Os above the last class.
+    /// Number of I/Os in each latency class. The three arrays have the classes in nanoseconds,
+    /// microseconds and milliseconds; `CLASSES` has the upper limits. `slower` has two more counts:
+    /// I/Os of 1 to 2 seconds, and I/Os of 2 seconds or more.
     pub(super) classes: [[u64; 10]; 3],
     pub(super) slower: [u64; 2],
     pub(super) runtime_ns: u64,
@@ -191,7 +193,8 @@ pub(super) struct Tally {
     pub(super) errno: i32,
     pub(super) first_error: Option<String>,
     pub(super) verified: u64,
-    /// Largest queue depth that met `latency_target`, and true if the depth search ended.
+    /// Largest queue depth that met `latency_target`. The flag is true if the search for the depth
+    /// is complete.
     pub(super) depth_found: Option<(u32, bool)>,
 }
 

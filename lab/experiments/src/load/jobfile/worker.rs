@@ -49,8 +49,9 @@ pub(super) struct Worker<'a> {
     pub(super) source: Source,
     pub(super) pace: RateLimit,
     pub(super) slots: Slots,
-    /// I/Os drawn but not issued. First, the next I/O. Second, in a job that reads and writes, an
-    /// I/O in the opposite direction, which the job issues while the rate limit delays the first.
+    /// I/Os that the job has chosen but not issued. The first element is the next I/O. The second
+    /// element is an I/O in the opposite direction, which the job may issue while the rate limit
+    /// delays the first one.
     pub(super) held: [Option<Io>; 2],
     pub(super) written: Option<WrittenBlocks>,
     pub(super) search: Option<DepthSearch>,

@@ -38,8 +38,8 @@ pub(super) fn first_data<E>(
     Ok(None)
 }
 
-/// Returns the parts of `ranges` in the sample at offset `place`. The sample has `PLACE_BYTES`
-/// bytes. Offsets count only bytes in `ranges`, as if there were no gaps between them.
+/// Returns the parts of `ranges` that belong to one sample of `PLACE_BYTES` bytes. The sample
+/// begins at the offset `place` in the concatenated ranges.
 fn parts(ranges: &[Range<u64>], place: u64) -> impl Iterator<Item = Range<u64>> {
     let mut before = 0;
     ranges.iter().filter_map(move |range| {

@@ -43,8 +43,8 @@ pub(super) fn rows(seen: &ObservedRow) -> Vec<Vec<String>> {
     lines.iter().filter(|line| NAMES.contains(&line.name.as_str())).map(row).collect()
 }
 
-/// Returns the kernel function that a lock's call site in millrace models. `LAYER` lists the
-/// functions for the call sites in sq.rs, `ADAPTER` for those in linux24.rs, in source order.
+/// Returns the name of the kernel function that corresponds to a lock's call site. `LAYER` lists
+/// the functions for the call sites in sq.rs, `ADAPTER` for those in linux24.rs, in source order.
 fn place(line: &LockLine, all: &[LockLine]) -> String {
     const LAYER: [&str; 3] = ["__make_request", "request_fn", "end of request"];
     const ADAPTER: [&str; 2] = ["dispatch", "interrupt"];

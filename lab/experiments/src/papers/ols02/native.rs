@@ -16,7 +16,8 @@ use crate::simulation::{
     InterfaceKind, Irq, Length, Linux24, Readv, Service, SimPlan, Watch, run_metered,
 };
 
-/// Number of reads in the counted run, and size of a read in bytes, as in the paper.
+/// Number of reads in the run that counts bios. `READ_BYTES` is the size of a read. Both values are
+/// from the paper.
 const READS: u64 = 128;
 const READ_BYTES: u32 = 131_072;
 

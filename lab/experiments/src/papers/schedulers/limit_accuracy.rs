@@ -17,8 +17,8 @@ pub(super) struct LimitAccuracy {
     pub(super) iops: f64,
     pub(super) window_ns: u64,
     pub(super) range_iops: (f64, f64),
-    /// Burst: the largest number of I/Os beyond the rate limit in any window of time (warm-up
-    /// included), as a multiple of the token bucket's size in I/Os. The first I/O of a window does
+    /// Largest burst: number of I/Os beyond the rate limit in any window of time, divided by the
+    /// token bucket's size in I/Os. Windows may include the warm-up. The first I/O of a window does
     /// not count.
     pub(super) burst: f64,
 }
@@ -44,8 +44,8 @@ impl LimitAccuracy {
         })
     }
 
-    /// Returns two deviations from `due_iops`, as fractions: of the mean rate, and of the window of
-    /// length `window_ns` that deviates most.
+    /// Returns two deviations from `due_iops`, as fractions. The first is the deviation of the mean
+    /// rate. The second is the largest deviation of the rate in a window of `window_ns`.
     pub(super) fn off(&self) -> (f64, f64) {
         let off = |iops: f64| iops / self.due_iops - 1.0;
         let (least, most) = (off(self.range_iops.0), off(self.range_iops.1));
@@ -66,8 +66,8 @@ fn beyond(times_ns: &[u64], rate: f64) -> f64 {
 }
 
 /// Returns the smallest and the largest number of I/Os in any window of `window_ns` between two
-/// times. Only windows that begin at an I/O (for the largest number) or just after an I/O (for the
-/// smallest) need a check.
+/// times. The largest number is in a window that begins at an I/O. The smallest number is in a
+/// window that begins just after an I/O. So no other windows are checked.
 fn extremes(times_ns: &[u64], window_ns: u64, (from_ns, to_ns): (u64, u64)) -> (u64, u64) {
     let (mut least, mut most, mut end) = (u64::MAX, 0, 0);
     let first = times_ns.partition_point(|at_ns| *at_ns < from_ns);

@@ -22,7 +22,7 @@ const CONNECTIONS_MAX: usize = 65_536;
 #[derive(Debug, Default)]
 pub(in crate::trace) struct NbdkitLog {
     pending: Pending,
-    /// For each request without a reply, by connection and request id, its I/O's number in
+    /// Requests without a reply. Key: connection, and request id. Value: number of the I/O in
     /// `pending`.
     open: HashMap<(u64, u64), u64>,
     exports: HashMap<u64, u32>,
@@ -68,8 +68,8 @@ impl NbdkitLog {
             // earlier request never completed.
             self.pending.release(before);
         }
-        // Forget requests without a reply whose I/Os `pending` has already output, without a
-        // latency.
+        // Forget requests that `pending` has already output without a latency. Their replies are no
+        // longer of use.
         if self.open.len() > 2 * PENDING_MAX {
             self.open.retain(|_, number| self.pending.holds(*number));
         }

@@ -1,6 +1,7 @@
-//! Text formats with one I/O per line, as tables of their columns.
+//! Text formats with one I/O per line, each described by a table of its columns (`ColumnTable`).
 //!
-//! A new format is a table here and a row in `format.rs`. Each table cites its definition.
+//! To add a format, add a table here and a row in `format.rs`. Each table cites the definition of
+//! its format.
 
 use millrace_block::Op;
 

@@ -23,10 +23,10 @@ const REQUEST: u64 = 0x2560_9513;
 const LOG: u64 = 0x2560_9514;
 const REPLY: u64 = 0x6744_6698;
 const CHUNK: u64 = 0x668e_33ef;
-/// Value of the offset field in records of the log about itself, which are neither requests nor
-/// replies.
+/// Value of the offset field in records that set an option of the log. Such records are neither
+/// requests nor replies.
 const LOG_FROM: u64 = 0x4a93_ba39_a54f_31b6;
-/// Command of a record about the log itself: says whether later writes include their data.
+/// Command of an option record that says if later write requests in the log include their data.
 const SET_DATALOG: u64 = 1;
 /// Command flag of NBD that asks for FUA.
 const FLAG_FUA: u64 = 1;

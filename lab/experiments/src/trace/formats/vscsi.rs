@@ -1,12 +1,17 @@
 //! The traces recorded by VMware's vscsiStats and published by CloudPhysics: binary records of SCSI
 //! commands.
 //!
-//! Little-endian, without a file header. Version 1 has 32 bytes per record: serial number, length
-//! in bytes, number of scatter-gather elements (32 bits each), command and version (16), logical
-//! block, microseconds (64). Version 2 has 40: command, version (16), serial number, length,
-//! elements (32), block, microseconds, response time in microseconds (64). The upper byte of the
-//! version is 1 or 2. Blocks have 512 bytes. Commands are SCSI operation codes; WRITE SAME is taken
-//! as write-zeroes; commands that neither read nor write nor flush are skipped and counted.
+//! The file has no header, and all numbers are little-endian. Fields of a record, with their sizes
+//! in bits:
+//! - Version 1, 32 bytes: serial number (32), data length in bytes (32), number of scatter-gather
+//!   elements (32), command (16), version (16), logical block (64), time in microseconds (64).
+//! - Version 2, 40 bytes: command (16), version (16), serial number (32), data length in bytes
+//!   (32), number of scatter-gather elements (32), logical block (64), time in microseconds (64),
+//!   response time in microseconds (64).
+//!
+//! The upper byte of the version is 1 or 2. A logical block has 512 bytes. Commands are SCSI
+//! operation codes. WRITE SAME is taken as write-zeroes. Other commands that neither read nor write
+//! nor flush are skipped and counted.
 //!
 //! Source: libCacheSim's `traceReader/generalReader/vscsi.h` and README, after CloudPhysics;
 //! Waldspurger et al., "Efficient MRC Construction with SHARDS", FAST '15. Operation codes: SBC-4.
@@ -84,7 +89,8 @@ fn operation(command: u64) -> Option<(Op, bool)> {
     match command {
         0x08 | 0x28 | 0xa8 | 0x88 => Some((Op::Read, false)),
         0x0a | 0x2a | 0xaa | 0x8a => Some((Op::Write, false)),
-        // WRITE AND VERIFY is durable on completion, because it compares the data on the medium.
+        // WRITE AND VERIFY is durable on completion, because the drive reads the data back from the
+        // medium to verify it.
         0x2e | 0xae | 0x8e => Some((Op::Write, true)),
         0x35 | 0x91 => Some((Op::Flush, false)),
         0x41 | 0x93 => Some((Op::WriteZeroes, false)),

@@ -19,8 +19,8 @@ use super::format_writer::{FormatWriter, OmittedFields};
 use crate::trace::TraceIo;
 
 const START_NS: u64 = 1_000_000_000;
-/// Largest number of completions in memory, which wait until all earlier events are written.
-/// Further completions are left out.
+/// Largest number of completions in memory. A completion waits there until all earlier events are
+/// written. If the limit is reached, further completions are left out.
 const FLYING_MAX: usize = 262_144;
 /// Largest length of one record in bytes: below 4 GiB, and a multiple of the sector size.
 const RECORD_LEN_MAX: u64 = 1 << 31;
@@ -77,8 +77,8 @@ impl BlktraceEvents {
         Ok(())
     }
 
-    /// Returns the device number for the records. For a new device that has only a name, writes a
-    /// message with the name first.
+    /// Returns the device number to use in records. If a new device's name is not a number such as
+    /// `8,0`, first writes a message with the name.
     fn device(
         &mut self,
         out: &mut dyn Write,
@@ -172,8 +172,8 @@ impl FormatWriter for BlktraceEvents {
             return Ok(());
         }
         let events = u32::try_from(dropped_events).unwrap_or(u32::MAX);
-        // Leave a gap in the sequence numbers, as in recordings of millrace: blkparse reports
-        // dropped events by such gaps.
+        // Leave a gap in the sequence numbers, as recordings of millrace do. blkparse takes such a
+        // gap for dropped events and reports them.
         self.sequence = self.sequence.wrapping_add(events);
         let device = self.devices.values().copied().next().unwrap_or_default();
         self.message(out, self.last_ns, device, &format!("{DROPPED_EVENTS}{events}"))

@@ -1,10 +1,11 @@
 //! Writes I/Os as fio's log, version 2 or 3, for `fio --read_iolog`.
 //!
-//! Each device is a file of the log, added and opened at its first I/O, with blanks in its name
-//! replaced. Version 2 is written without `wait` lines: fio's manual defines a wait in microseconds
-//! since the previous one, but fio 3.33 sleeps until that many milliseconds since its own start, so
-//! a trace of a second would take a quarter of an hour. Without waits, fio replays the log as fast
-//! as it can, and a note tells the user so.
+//! Each device is a file of the log, added and opened at the device's first I/O. Blanks in the
+//! device's name are replaced. Version 2 is written without `wait` lines, so fio replays the log as
+//! fast as it can; a note tells the user so. The reason is that fio's manual and fio 3.33 disagree.
+//! In the manual, a wait is a time in microseconds since the previous wait. In fio, the wait ends
+//! that number of milliseconds after the start of fio. A trace of one second would take a quarter
+//! of an hour.
 //!
 //! Source: fio's documentation, "Trace file format"; its `read_iolog_get`.
 

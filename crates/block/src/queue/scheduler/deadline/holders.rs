@@ -1,10 +1,11 @@
-//! `WaitTracker`: why each group's bio chains wait in one queue of a `Deadline` scheduler.
+//! `WaitTracker`: records why the bio chains of each group wait in one queue of a `Deadline`
+//! scheduler.
 //!
-//! Bio chains of a lower priority than the chain dispatched last wait because of priority. All
-//! other chains wait for the reason that the block layer sets for the whole queue, such as a lack
-//! of tags (`DriveWaits::stop`). Waits are counted by group and priority class. Owned by a queue's
-//! part of a `Deadline` (deadline.rs), and used under the queue's serve lock, which one thread at a
-//! time holds. Kernel counterpart: none.
+//! Waits are counted by group and priority class. At any time, one priority class goes first. Bio
+//! chains of lower classes wait because of their priority. All other chains wait for the reason
+//! that the block layer sets for the whole queue (`DriveWaits::stop`), such as a lack of tags. A
+//! `DeadlineQueue` (deadline.rs) owns the tracker, and uses it under the queue's serve lock, which
+//! one thread at a time holds. Kernel counterpart: none.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -23,14 +24,14 @@ type GroupClass = (GroupId, usize);
 pub(crate) struct WaitTracker<M: Machine> {
     drive: Arc<DriveWaits<M>>,
     holds: WaitAccounts<M>,
-    /// Waiting bio chains of each group and priority class that ever had one in this queue, as last
-    /// reported to the wait statistics.
+    /// Last report to the wait statistics for each group and priority class that ever had a bio
+    /// chain in this queue.
     said: Vec<(GroupClass, ReportedWaits)>,
-    /// Index of each group and priority class in `said`, the list of reported waits.
+    /// Index into `said` for each group and priority class.
     places: BTreeMap<GroupClass, usize>,
     /// Priority class that goes first at present. Lower classes wait because of it.
     class: usize,
-    /// Indices in `said` of entries whose chains began to wait after the last call of `wait_for`.
+    /// Indices into `said` of the entries that began to wait after the last call of `wait_for`.
     fresh: Vec<usize>,
 }
 
@@ -55,8 +56,9 @@ impl<M: Machine> WaitTracker<M> {
         self.say(at, since_ns, |said| said.with(since_ns));
     }
 
-    /// Records the dispatch of a bio chain of priority class `class` that waited from `since_ns` to
-    /// `now_ns`. Waits of bio chains of lower classes are then attributed to priority.
+    /// Records the dispatch of a bio chain that waited from `since_ns` to `now_ns`. The chain's
+    /// priority class `class` now goes first: chains of lower priority are reported as waiting
+    /// because of their priority.
     pub(crate) fn end(&mut self, key: GroupClass, (since_ns, now_ns): (u64, u64), class: usize) {
         if let Some(at) = self.places.get(&key).copied() {
             self.say(at, now_ns, |said| said.without(since_ns));

@@ -16,10 +16,11 @@ pub(crate) type SortKey = (Sector, u64);
 
 pub(crate) struct WaitingChain<M: Machine> {
     pub(crate) chain: BioChain<M>,
-    /// Time in nanoseconds at which the bio chain passed the limits of its group; of several chains
-    /// merged here, the time of the oldest.
+    /// Time in nanoseconds at which the limits of the bio chain's group let the chain pass. If
+    /// chains were merged, the time of the oldest one.
     pub(crate) came_ns: u64,
-    /// Time in nanoseconds at which the bio chain, or the oldest one merged, was inserted.
+    /// Time in nanoseconds at which the bio chain was inserted. If chains were merged, the time of
+    /// the oldest one.
     pub(crate) inserted_ns: u64,
 }
 

@@ -23,65 +23,69 @@ use crate::queue::scheduler::share::times::{CLASSES, ClassSums, class_of, ns_of}
 pub(crate) enum Policy {
     /// The drive is shared by weights, with just enough requests in flight to keep the drive busy.
     Weights,
-    /// The drive is shared by latency targets. Groups without a target may have as many requests in
-    /// flight as the targets of the other groups allow.
+    /// Latency targets decide how the drive is shared. The limit on the requests in flight of
+    /// groups without a target falls while a target of another group is missed.
     Targets,
 }
 
 /// Number of requests that complete between two adjustments of the depth limit.
 const DECIDE_IOS: u64 = 64;
 /// Number of completed requests that suffices to adjust the depth limit while some group gets less
-/// than its share. Only requests of groups without waiting requests are counted.
+/// than its share. A request counts only if its group has no further requests waiting in the
+/// hardware queue.
 const LIGHT_IOS: u64 = 8;
 /// Minimum time between two adjustments of the depth limit, in nanoseconds.
 const DECIDE_NS: u64 = 1_000_000;
-/// Limits of the service time, relative to the shortest known one, while some group gets less than
-/// its share. The depth falls above 1.4 times unless throughput would be lost, and above 2.04 times
-/// in any case. Unit: 64 times log2 of the ratio.
+/// Thresholds of the service time while some group gets less than its share, relative to the
+/// shortest known service time. Above the first threshold (1.4 times), the depth falls unless the
+/// drive would lose throughput. Above the second (2.04 times), the depth falls in any case. Stored
+/// as 64 * log2(ratio).
 const SHALLOW: [i64; 2] = [31, 66];
-/// Used instead of [`SHALLOW`] while the mean request takes more depth than two 4 KiB requests: 2
-/// and 2.86 times. The limits are wider, because even a few large requests delay others.
+/// Thresholds that replace [`SHALLOW`] while requests are large: 2 and 2.86 times the shortest
+/// known service time. Requests are large if they take more than twice the depth of 4 KiB requests
+/// on average. The thresholds are higher, because even a few large requests delay others.
 const SHALLOW_BESIDE_LARGE: [i64; 2] = [64, 97];
-/// Service time, relative to the shortest known one, below which the depth may grow regardless of
-/// throughput while no group gets less than its share: 1.6 times. Unit: 64 times log2 of the ratio.
+/// Threshold of the service time while no group gets less than its share: 1.6 times the shortest
+/// known service time. Below it, the depth may grow regardless of throughput. Stored as
+/// 64 * log2(ratio).
 const DEEP: i64 = 43;
-/// Assumed ratio of the service time to the shortest one if the shortest time of a request class is
-/// unknown: 16, so that the depth falls. Applies only to requests of groups without waiting
-/// requests. Unit: 64 times log2 of the ratio.
+/// Ratio of mean to shortest service time that is assumed for a request class without a known
+/// shortest time. The ratio, 16, exceeds all thresholds, so that the depth falls. Used only for
+/// requests of groups without waiting requests. Stored as 64 * log2(ratio).
 const UNKNOWN: u64 = 256;
-/// Divisor that turns a step (64 times log2 of a ratio of service times) into a relative change of
-/// the depth. A step lowers the depth by a fifth at most, and raises the depth by about an eighth
-/// at most, except that slow start doubles the depth.
+/// Divisor that turns a step into a relative change of the depth. A step is 64 times log2 of a
+/// ratio of service times. One step lowers the depth by at most a fifth, or raises it by at most
+/// about an eighth. Slow start is an exception: it doubles the depth.
 const SLOWNESS: i64 = 192;
-/// Throughput that the depth must preserve, in 1,024ths of the drive's capacity. While some group
-/// gets less than its share, the first value applies to small requests and the second to large
-/// ones. At other times, the third value applies.
+/// Throughput that the drive must keep, in 1,024ths of its capacity, for three cases:
+/// - Some group gets less than its share, and requests are small.
+/// - Some group gets less than its share, and requests are large.
+/// - No group gets less than its share.
 const KEPT: [u64; 3] = [980, 1000, 1004];
 /// Bounds of the minimum depth, in requests. The minimum depth is the number of active hardware
 /// queues, clamped to these bounds.
 const LEAST: (u32, u32) = (2, 8);
 /// Initial depth: 16 small requests.
 const FIRST: u64 = 16 * REQUEST as u64;
-/// Mean request size, in small (4 KiB) requests, at which the maximum depth stops growing with the
-/// size.
+/// Largest factor by which large requests raise the maximum depth. The factor is the mean depth
+/// that a request takes, in units of a 4 KiB request.
 const HEAVIEST: u64 = 1 << 10;
 const PROBE_NS: u64 = 5_000_000_000;
-/// Number of requests that must complete before the probe phases `Drains` (the drive becomes nearly
-/// empty) and `Counts` (service times are measured) can end, unless they last too long
-/// ([`PROBE_HALF_NS`]).
+/// Number of requests that must complete before the probe phase `Drains`, or the phase `Counts`,
+/// ends. After [`PROBE_HALF_NS`], a phase ends with fewer requests, too.
 const PROBE_IOS: u64 = 24;
 /// Longest duration of a [`ProbePhase`], in nanoseconds, in case a request is stuck in the drive.
-/// Each completed request of a group without waiting requests extends the phase `Counts` by this
-/// time.
+/// The phase `Counts` may last longer: it is extended by this time for each completed request of a
+/// group that has no waiting requests.
 const PROBE_HALF_NS: u64 = 100_000_000;
-/// Nanoseconds until the first probe (a short measurement of the drive's capacity and shortest
-/// service times) after several groups became active.
+/// Time from when several groups became active to the first probe, in nanoseconds. A probe is a
+/// short measurement of the drive's capacity and of its shortest service times.
 const FIRST_PROBE_NS: u64 = 20_000_000;
-/// Multiple of the usual depth while a probe measures the drive's capacity.
+/// Factor by which a probe multiplies the depth limit to measure the drive's capacity.
 const LOAD: u64 = 4;
-/// Number of requests that must complete before the probe phases `Fills` (the drive becomes full)
-/// and `Loads` (the drive's capacity is measured) can end, unless they last too long
-/// ([`PROBE_HALF_NS`]). Then [`DECIDE_IOS`] requests suffice to measure the capacity.
+/// Number of requests that must complete before the probe phases `Fills` and `Loads` end. After
+/// [`PROBE_HALF_NS`], a phase ends with fewer requests, too. In that case, [`DECIDE_IOS`] requests
+/// suffice to measure the capacity.
 const LOAD_IOS: [u64; 2] = [32, 256];
 /// Nanoseconds until the drive's capacity is measured again, after a measurement that confirmed it.
 const LOAD_AGAIN_NS: u64 = 4 * PROBE_NS - PROBE_NS / 2;
@@ -97,11 +101,12 @@ enum ProbePhase {
     Loads,
     /// Lowers the depth limit, and waits until the requests queued up in the drive are completed.
     Drains,
-    /// Measures the service times of requests dispatched to the nearly empty drive.
+    /// Measures the service times of requests while only a few requests are in flight.
     Counts,
 }
 
-/// Times of the next probe, and of the next probe that measures the capacity, in nanoseconds.
+/// Times at which probes are due, in nanoseconds. From `probe_ns` on, the next probe may start.
+/// From `load_ns` on, a probe also measures the drive's capacity.
 #[derive(Default)]
 struct ProbesDue {
     probe_ns: u64,
@@ -115,9 +120,10 @@ pub(crate) struct DriveDepth {
     /// Present depth limits of reads and of other requests; `None` if the drive has no limit.
     depth: Option<[u32; 2]>,
     least: u32,
-    /// Depth that keeps the drive busy, at most `bound_max`. `bound_max` is `most` (the limit for
-    /// small requests), scaled up by the present mean request size.
+    /// Depth that keeps the drive busy; at most `bound_max`.
     bound: u64,
+    /// Maximum of `bound`: `most` for 4 KiB requests. If requests take `n` times the depth of a 4
+    /// KiB request on average, the maximum is `n` times `most`.
     bound_max: u64,
     /// Largest depth while all requests are small; an eighth of the tags stays free.
     most: u64,
@@ -133,7 +139,8 @@ pub(crate) struct DriveDepth {
     /// Depth and throughput at the last decision.
     last: (u64, u64),
     /// Shortest mean service time of each request class (direction and size), in the present and in
-    /// the previous interval between probes. Unit: 64 times log2 of nanoseconds.
+    /// the previous interval between probes. Stored as 64 * log2(nanoseconds); `u64::MAX` if
+    /// unknown.
     shortest: [[u64; CLASSES]; 2],
     due: ProbesDue,
     probing: Option<ProbePhase>,
@@ -191,13 +198,14 @@ impl DriveDepth {
         self.depth.is_some() && !probes
     }
 
-    /// Returns, for reads and for other requests, true if latency targets set a lower limit than
-    /// `bound`, the depth that keeps the drive busy.
+    /// Returns one value for reads and one for other requests. A value is true if latency targets
+    /// set a limit below `bound`, the depth that keeps the drive busy.
     pub(crate) fn by_targets(&self) -> [bool; 2] {
         self.targets.ways().map(|way| way < self.bound)
     }
 
-    /// Returns true if the number of tags sets the depth limit, so that more tags would raise it.
+    /// Returns true if the depth limit is as high as the number of tags allows. With more tags, the
+    /// limit would be higher.
     pub(crate) fn by_tags(&self) -> bool {
         self.depth.is_some_and(|[depth, _]| u64::from(depth) >= self.bound_max)
     }
@@ -224,8 +232,8 @@ impl DriveDepth {
         self.served += seen.served;
         if self.depth.is_none() && now_ns >= self.due.probe_ns {
             // Without a depth limit, the I/O of a single group bypasses the scheduler, which does
-            // not learn when that I/O completes. So the first probe waits until such I/O has
-            // probably completed.
+            // not see the completions. So the first probe waits until that I/O has probably
+            // completed.
             (self.due.probe_ns, self.probing) = (now_ns + FIRST_PROBE_NS, None);
             self.shortest = [[u64::MAX; CLASSES]; 2];
             (self.capacity, self.due.load_ns) = (0, 0);
@@ -234,7 +242,7 @@ impl DriveDepth {
             self.targets.look(seen, self.bound, now_ns);
         }
         self.look_at_times(seen, now_ns);
-        // Raises the depth limit, if necessary, to `least` requests of the present mean size.
+        // `room` is the depth limit or, if that is more, `least` requests of the present mean size.
         let room = self.bound.max(u64::from(self.least * REQUEST) * self.bound_max / self.most);
         let usual = if seen.shallow || self.capacity == 0 { self.bound } else { room };
         let limit = |depth: u64, way| depth.max(seen.floor).min(way).min(self.bound_max) as u32;
@@ -254,9 +262,9 @@ impl DriveDepth {
         let light = if seen.shallow { self.counts.light.ios() } else { 0 };
         let elapsed_ns = self.elapsed_ns(now_ns);
         let is_known = ios >= DECIDE_IOS;
-        // `LIGHT_IOS` requests of groups without waiting requests suffice for a decision, and then
-        // only these groups count. Other groups delay mainly themselves, so their service times are
-        // ignored.
+        // While groups get less than their share, `LIGHT_IOS` requests of groups without waiting
+        // requests suffice to adjust the depth. The service times of other requests are then
+        // ignored: a group with waiting requests delays mainly itself.
         let is_light = light >= LIGHT_IOS;
         let is_enough = is_light || is_known && (light == 0 || elapsed_ns >= PROBE_HALF_NS);
         if !is_enough || elapsed_ns < DECIDE_NS {
@@ -296,15 +304,14 @@ impl DriveDepth {
         }
     }
 
-    /// Returns the step by which to raise or (if negative) lower the depth, before division by
-    /// [`SLOWNESS`]. `over` is 64 times log2 of the ratio of the present service time to the
-    /// shortest one.
+    /// Returns the change of the depth, positive to raise the depth; the caller divides it by
+    /// [`SLOWNESS`]. `over` is 64 times log2 of the ratio of present to shortest service time.
     fn step(&self, seen: &QueueReports, over: i64, elapsed_ns: u64) -> i64 {
         let is_large = seen.taken > u64::from(2 * REQUEST * seen.in_flight);
         let [usual, longest] = if is_large { SHALLOW_BESIDE_LARGE } else { SHALLOW };
         let kept = KEPT[if seen.shallow { usize::from(is_large) } else { 2 }];
-        // Throughput grows about with the fourth root of the depth. So a throughput that is 1 % too
-        // low needs about 4 % more depth, hence the factor of 4.
+        // Throughput is about proportional to the fourth root of the depth: 1 % more throughput
+        // needs about 4 % more depth. Hence the factor of 4.
         let kept = self.capacity * kept / 1024 * 64 * 4;
         let lack = (kept / self.rate(elapsed_ns).max(1)) as i64 - 64 * 4;
         let by = match seen.shallow {
@@ -318,8 +325,9 @@ impl DriveDepth {
         by.min(SLOWNESS / 8)
     }
 
-    /// Returns true if the capacity is unknown, and the last decision raised both the depth and, in
-    /// about the same ratio, the throughput.
+    /// Returns true if the depth was raised by the last decision, and the throughput has grown with
+    /// it. If the depth grew by 4 %, the throughput must have grown by at least 3 %. Always false
+    /// if the drive's capacity is known.
     fn grows_with_depth(&self, elapsed_ns: u64) -> bool {
         let (bound, rate) = self.last;
         let grown = |now: u64, before: u64| (now * 64).checked_div(before).unwrap_or(64);
@@ -330,8 +338,8 @@ impl DriveDepth {
     fn look_at_probe(&mut self, phase: ProbePhase, seen: &QueueReports, now_ns: u64) {
         let (ios, light) = (self.counts.sums.ios(), self.counts.light.ios());
         let elapsed_ns = self.elapsed_ns(now_ns);
-        // With one request in flight per queue, the drive counts as nearly empty: each queue may
-        // always send one request, whatever the depth limit.
+        // Each queue may always send one request, whatever the depth limit. So the drive counts as
+        // nearly empty if it has at most one request in flight per queue.
         let few = seen.in_flight <= self.least.max(seen.queues);
         let is_over = match phase {
             ProbePhase::Fills => ios >= LOAD_IOS[0],
@@ -352,9 +360,9 @@ impl DriveDepth {
             ProbePhase::Loads => {
                 let rate = self.rate(elapsed_ns);
                 let is_known = ios >= DECIDE_IOS;
-                // A measured throughput that differs from the known capacity by 1/16 of itself or
-                // more comes from a different kind of I/O, and replaces the capacity. A closer
-                // throughput can only raise the capacity.
+                // A measured throughput that differs from the known capacity by 1/16 or more comes
+                // from a different kind of I/O. It replaces the capacity. A closer throughput can
+                // only raise the capacity.
                 let is_near = is_known && self.capacity.abs_diff(rate) < rate / 16;
                 self.capacity = match is_near {
                     true => self.capacity.max(rate),
@@ -399,9 +407,9 @@ impl DriveDepth {
         }
     }
 
-    /// Returns the largest ratio of mean to shortest service time among the request classes, as 64
-    /// times log2. For a class (direction and size) without a known shortest time, the ratio is
-    /// `unknown`.
+    /// Returns the largest ratio of mean to shortest service time among the request classes
+    /// (direction and size), as 64 * log2(ratio). `unknown` stands for the ratio of a class if its
+    /// shortest time is not known.
     fn over(&self, sums: &ClassSums, unknown: u64) -> u64 {
         let over = |(class, log): (usize, u64)| {
             let shortest = self.shortest[0][class].min(self.shortest[1][class]);

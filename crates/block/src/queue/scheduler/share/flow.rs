@@ -23,14 +23,14 @@ pub(crate) const VIRTUAL_BITS: u32 = 24;
 
 pub(crate) type ShareTerms<'a, M> = (&'a GroupView<M>, Policy);
 
-/// Depth that a group's waiting and in-flight requests at one hardware queue take, in 16ths of a
-/// small (4 KiB) request.
+/// Depth units that a group's requests at one hardware queue take: waiting requests, and requests
+/// in flight. A 4 KiB request takes 16.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct FlowLoad {
     pub(crate) waiting: u32,
     pub(crate) in_flight: u32,
-    /// True if the group's usual demand fits into its share of the drive's depth limit, and no
-    /// probe lowers that limit.
+    /// True if the group usually needs no more than its share of the drive's depth limit. False
+    /// while a probe lowers the limit.
     pub(crate) has_all: bool,
 }
 
@@ -43,19 +43,18 @@ pub(crate) struct GroupFlow<M: Machine> {
     /// Virtual time at which the group's next bio chain starts; 128 bits, because 64 bits would
     /// overflow within hours.
     pub(crate) start: u128,
-    /// Virtual time charged to the group for each nanosecond of dispatched cost. A group with a
-    /// larger weight is charged less.
+    /// Virtual time charged to the group for each nanosecond that its dispatched I/O costs. A group
+    /// with a larger weight is charged less.
     pub(crate) slope: u64,
     pub(crate) priority: Priority,
     pub(crate) has_target: bool,
     /// Total cost of the group's I/O dispatched from this hardware queue, in nanoseconds.
     pub(crate) served: u64,
-    /// Value of `served` (dispatched cost) at which the group has used up its present budget at
-    /// this hardware queue.
+    /// Limit of `served`: when `served` reaches it, the group has used up its budget at this queue.
     pub(crate) ceiling: u64,
     pub(crate) load: FlowLoad,
-    /// True if the group had waiting bio chains all the time since this hardware queue last posted
-    /// its demand to its mailbox.
+    /// True if the group had waiting bio chains all the time since this hardware queue's last
+    /// report.
     pub(crate) steady: bool,
     pub(crate) last_end: Sector,
     pub(crate) sent_ns: u64,

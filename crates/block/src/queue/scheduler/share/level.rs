@@ -25,8 +25,8 @@ impl FairShare {
     }
 
     /// Divides `amount` of a resource by weight, but gives no participant more than its demand.
-    /// Returns the share per unit of weight of the participants whose demands are not met; `None`
-    /// if all demands are met.
+    /// Returns the share per unit of weight for participants that get less than their demand.
+    /// Returns `None` if all demands are met.
     pub(crate) fn of(
         amount: u64,
         wants: impl Iterator<Item = ShareDemand> + Clone,

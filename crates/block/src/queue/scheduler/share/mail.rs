@@ -1,9 +1,10 @@
-//! `QueueMailbox`: exchanges reports and budgets between a hardware queue and the allocation, which
-//! divides a shared drive among groups.
+//! `QueueMailbox`: passes reports and budgets between one hardware queue and the code that divides
+//! a shared drive among groups.
 //!
-//! Each hardware queue has a mailbox, under a lock of its own. The queue posts its demand and the
-//! cost that it has dispatched. The allocation posts budgets (the cost that each group may
-//! dispatch) and depth limits. Called by share.rs and agreement.rs.
+//! Each hardware queue has a mailbox, under a lock of its own. The queue (share.rs) posts each
+//! group's demand, and the cost of the I/O that it has dispatched for the group. The code that
+//! divides the drive (agreement.rs) posts budgets and depth limits. A budget is the cost of the I/O
+//! that a group may dispatch.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -19,23 +20,24 @@ pub(crate) struct MailboxEntry {
     pub(crate) way: usize,
     /// Total cost dispatched, in nanoseconds; written by the queue.
     pub(crate) served: u64,
-    /// Depth that the group's waiting bio chains would take in the drive, in 16ths of a small
-    /// (4 KiB) request.
+    /// Depth units that the group's waiting bio chains would take in the drive; a 4 KiB request
+    /// takes 16.
     pub(crate) waiting: u32,
     /// Part of the drive's depth limit that the group's requests in flight use. A 4 KiB request
     /// counts 16; larger requests count more.
     pub(crate) in_flight: u32,
-    /// True if the group always had waiting bios in this hardware queue since the last allocation
-    /// of the drive.
+    /// True if the group's bios waited in this hardware queue all the time since budgets were last
+    /// granted.
     pub(crate) steady: bool,
-    /// Value of `steady` in the queue's last report that was used to divide the drive among groups.
+    /// Value of `steady` (bios waited all the time) in the last report that was used to grant
+    /// budgets.
     pub(crate) was_steady: bool,
     pub(crate) latencies: Option<Box<LatencyCounts>>,
-    /// Value of `served` (total dispatched cost) when the drive was last divided among groups.
+    /// Value of `served` (total dispatched cost) when budgets were last granted.
     pub(crate) known: u64,
     pub(crate) ceiling: u64,
-    /// Virtual time charged to the group for each nanosecond of dispatched cost; 0 until the drive
-    /// is first divided among groups.
+    /// Virtual time charged to the group for each nanosecond that its dispatched I/O costs. 0 until
+    /// budgets are granted for the first time.
     pub(crate) slope: u64,
     pub(crate) has_all: bool,
 }
@@ -53,11 +55,11 @@ impl MailboxEntry {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DepthLimit {
-    /// Maximum depth of a hardware queue's requests in flight, for reads and for other requests, in
-    /// 16ths of a small (4 KiB) request. With latency targets, the limit applies only to groups
-    /// without a target.
+    /// Maximum depth of a hardware queue's requests in flight: for reads, and for other requests.
+    /// In depth units; a 4 KiB request takes 16. With latency targets, the limit applies only to
+    /// groups without a target.
     pub(crate) depth: [u32; 2],
-    /// Wait reason to report for bios that the depth limit holds back: for reads, and for other
+    /// Reasons reported for bios that wait because of the depth limit: for reads, and for other
     /// requests.
     pub(crate) held_by: [WaitReason; 2],
 }
@@ -76,7 +78,7 @@ pub(crate) struct QueueMailbox {
     /// True if the hardware queue has become empty since it last reported its waiting and in-flight
     /// requests.
     pub(crate) is_over: bool,
-    /// True if the hardware queue has reported since the drive was last divided among groups.
+    /// True if the queue has posted a report since budgets were last granted.
     pub(crate) fresh: bool,
     pub(crate) requests: u32,
     pub(crate) largest: u64,

@@ -21,14 +21,15 @@ const STEP_NS: u64 = 100_000_000;
 /// Nanoseconds after which a group that is still held back is reported again.
 const LASTS_NS: u64 = 1_000_000_000;
 
-/// Nanoseconds without a check for held-back groups after which all trace messages may be repeated,
-/// because a new recording may have begun.
+/// Length of a pause in the checks for held-back groups, in nanoseconds, after which all trace
+/// messages may be repeated. The checks run only while a trace is recorded, so a new recording may
+/// have begun since.
 const FORGOTTEN_NS: u64 = 100_000_000;
 
 #[derive(Default)]
 struct ReportTimes {
-    /// Value of `ReportedDecisions::looks` (number of checks so far) when a check last found the
-    /// group held back.
+    /// Value of `ReportedDecisions::looks` (number of checks so far) at the last check in which the
+    /// scheduler held the group back.
     look: u64,
     held_ns: Option<u64>,
     rests_ns: Option<u64>,
@@ -63,8 +64,8 @@ impl ReportedDecisions {
         begins
     }
 
-    /// Returns true if a trace message is due: the hardware queue pauses, and `group` is held back
-    /// for the reason `hold`.
+    /// Returns true if the trace should get a message that the queue pauses while `group` waits for
+    /// the reason `hold`. Returns false within [`SAID_NS`] after such a message.
     fn rests(&mut self, group: GroupId, hold: WaitReason, now_ns: u64) -> bool {
         let said = self.of.entry((group, hold as u8)).or_default();
         let tells = is_over(said.rests_ns, now_ns, SAID_NS);
@@ -100,8 +101,8 @@ fn is_over(said_ns: Option<u64>, now_ns: u64, period_ns: u64) -> bool {
     said_ns.is_none_or(|said_ns| now_ns.saturating_sub(said_ns) >= period_ns)
 }
 
-/// A group that is held back: its number, its wait reason, and the limit on requests at the drive
-/// that applies to the group.
+/// A group that the scheduler holds back: its number, the reason, and the group's depth limit in 4
+/// KiB requests.
 type WaitingGroup = (GroupId, WaitReason, u32);
 
 impl ReportedDecisions {

@@ -34,18 +34,19 @@ impl QueueCounts {
 #[derive(Default)]
 pub(crate) struct QueueReports {
     pub(crate) counts: QueueCounts,
-    /// Directions with I/O waiting, in flight or dispatched since the last allocation, as bits.
+    /// Directions that had I/O since the last allocation, as bits. A direction has I/O if bios
+    /// wait, are in flight, or were dispatched.
     pub(crate) ways: u8,
     /// Sum of the costs of the dispatched requests, by the cost model.
     pub(crate) served: u64,
-    /// True if some group without waiting requests has fewer requests at the drive, or gets less
-    /// service, than its weight entitles it to.
+    /// True if some group without waiting requests gets less than its weight entitles it to. Either
+    /// it has fewer requests at the drive, or it gets less service.
     pub(crate) shallow: bool,
     pub(crate) in_flight: u32,
-    /// Sum of the depth that the requests in flight take, in 16ths of a small (4 KiB) request.
+    /// Depth units that all requests in flight take together; a 4 KiB request takes 16.
     pub(crate) taken: u64,
-    /// Minimum of the depth limit while a single group uses the drive, in 16ths of a small (4 KiB)
-    /// request; otherwise 0.
+    /// Lower bound of the depth limit while a single group uses the drive, in depth units (16 for a
+    /// 4 KiB request). 0 while several groups use the drive.
     pub(crate) floor: u64,
     pub(crate) queues: u32,
     /// Shortest latency target of the groups with requests. `None` if no such group has a target.

@@ -29,8 +29,8 @@ const NO_MISS: u64 = u64::MAX / 16;
 /// Built-in targets for the mean service times of reads and of writes, in nanoseconds.
 const WAY_TARGETS_NS: [u64; 2] = [2_000_000, 10_000_000];
 
-/// Depth (requests in flight) that latency targets leave to groups without a target, in 16ths of a
-/// small (4 KiB) request.
+/// Limit on requests in flight of groups without a latency target, so that other groups meet their
+/// targets. In depth units (16 for a 4 KiB request).
 pub(crate) struct TargetDepth {
     ways: [u64; 2],
     most: u64,
@@ -99,8 +99,9 @@ impl TargetDepth {
     /// Adjusts the depth limit of reads (`way` 0) or of other requests (`way` 1). `over` is the
     /// ratio of measured latency to target latency, in 1,024ths.
     fn steer(&mut self, way: usize, bound: u64, over: u64) {
-        // The depth in effect is the smaller of two limits: `ways[way]`, from latency targets, and
-        // `bound`. Each direction may use all of `bound`.
+        // The depth limit in effect is the smaller of `ways[way]` and `bound`. Latency targets set
+        // `ways[way]`; `bound` is the depth that keeps the drive busy. Reads and other requests may
+        // each use all of `bound`.
         let depth = self.ways[way].min(bound);
         if over > 1024 {
             let least = u64::from(REQUEST);

@@ -1,9 +1,9 @@
 //! Service times of requests by size class (`ClassSums`), and latencies of groups
 //! (`LatencyCounts`).
 //!
-//! The queues measure these times; depth.rs chooses the drive's depth by them. For each size class
-//! the mean of the logarithms is kept: a few requests that take a hundred times as long hardly
-//! change it. For each group with a latency target a histogram is kept.
+//! The hardware queues measure these times, and depth.rs uses them to choose the depth limit of the
+//! drive. For each size class, the mean of the logarithms is kept: a few very slow requests hardly
+//! change it. For each group with a latency target, a histogram of latencies is kept.
 
 use crate::bio::Op;
 use crate::group::config::LatencyTarget;

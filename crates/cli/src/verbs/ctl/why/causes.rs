@@ -38,20 +38,21 @@ pub struct GroupExplanation {
     pub mean_ms: f64,
     /// 99th percentile of the latency of the group's I/Os, in milliseconds.
     pub p99_ms: f64,
-    /// Upper estimate of the mean number of I/Os in flight by Little's law. Counts one I/O more
-    /// than completed, for an I/O still in flight at the end of the interval.
+    /// Upper estimate of the mean number of I/Os in flight, by Little's law. One I/O is added to
+    /// the completed ones, because an I/O may be in flight at the end of the interval.
     #[serde(skip)]
     pub in_flight: f64,
     pub limits: Vec<String>,
     pub waiting: u64,
-    /// Mean time for which the I/Os held now have waited, in milliseconds.
+    /// Mean time that the presently held I/Os (kept back by limits or schedulers) have waited so
+    /// far, in milliseconds.
     pub waiting_ms: f64,
-    /// Group's share in the cost of all I/Os on the volume's drives, by their cost model, in
-    /// percent.
+    /// Group's share in the cost of all I/Os on the volume, in percent. The drives' cost model
+    /// gives the cost of an I/O.
     pub cost_percent: f64,
     pub causes: Vec<LatencyCause>,
-    /// Larger of two mean waits, in milliseconds: that of all the group's I/Os before dispatch, and
-    /// `waiting_ms`.
+    /// Mean time that the group's I/Os waited before dispatch, in milliseconds. At least
+    /// `waiting_ms`, the mean wait of the presently held I/Os.
     pub waited_ms: f64,
     /// True if at least half of the group's I/Os are writes.
     #[serde(skip)]
@@ -66,8 +67,9 @@ struct AtDrives {
     queued_ns: f64,
     tag_waits: u64,
     requeues: u64,
-    /// Fraction of [`estimated_ns`] that is subtracted from each group's time in drives and queues,
-    /// so that the sum over the groups does not exceed the drives' own total.
+    /// Fraction of the estimated waits ([`estimated_ns`]) that is subtracted from each group's time
+    /// in drives and queues. Without the subtraction, the sum over all groups could exceed the time
+    /// measured at the drives.
     surplus: f64,
 }
 
@@ -80,23 +82,24 @@ impl AtDrives {
             sum.service_ns += drive.time_ns(|stages| stages.service.sum_ns) as f64;
             sum.queued_ns += drive.time_ns(|stages| stages.g2i.sum_ns + stages.i2d.sum_ns) as f64;
         }
-        // Subtracts the time for which schedulers held I/Os, because that time is a cause of its
-        // own. It includes waits of I/Os that are still held, and `queued_ns` includes waits before
-        // the interval. So the difference may be wrong by these waits, whose estimate
-        // (`estimated_ns`) is subtracted, too.
+        // `queued_ns` must not include the time for which schedulers held I/Os, because that time
+        // is a cause of its own. The held time and `queued_ns` count waits differently: the held
+        // time includes unfinished waits, and `queued_ns` includes waits before the interval. So an
+        // estimate of both kinds of waits (`estimated_ns`) is subtracted, too.
         sum.queued_ns -=
             groups.iter().map(|did| scheduled_ns(did) + estimated_ns(did)).sum::<f64>();
         sum.queued_ns = sum.queued_ns.max(0.0);
         let (_, parts) = interval.completed(|op| ["read", "write"].contains(&op));
-        // Repeats, because each longer part length may show further groups whose I/Os are shorter
-        // than a part and so are not split.
+        // Computes the mean part length in several rounds. I/Os shorter than a part are not split,
+        // so their groups are excluded. Each round finds a longer part length, which may exclude
+        // further groups.
         for _ in groups {
             let (whole, split): (Vec<_>, Vec<_>) =
                 groups.iter().partition(|did| mean_bytes(did) < sum.part_bytes);
             let whole: u64 = whole.iter().map(|did| did.ios[0] + did.ios[1]).sum();
             let bytes: u64 = split.iter().flat_map(|did| did.bytes).sum();
             let part_bytes = bytes as f64 / parts.saturating_sub(whole).max(1) as f64;
-            // No group is left whose I/Os are split, or the part length no longer changes.
+            // The rounds end when no group has split I/Os, or when the part length stays the same.
             if bytes == 0 || part_bytes == sum.part_bytes {
                 break;
             }
@@ -188,9 +191,9 @@ fn scheduled_ns(did: &GroupDelta) -> f64 {
     (all - before.iter().sum::<u64>()) as f64
 }
 
-/// Returns the summed waits so far of the I/Os held at the earlier report, plus those of the I/Os
-/// held at the later report; 0 if schedulers held no I/O. Both sums are estimates
-/// (`WaitSnapshot::waiting_ns`).
+/// Returns the sum of two estimates of waits in nanoseconds (`WaitSnapshot::waiting_ns`). The first
+/// is for the I/Os held at the earlier report, the second for the I/Os held at the later report.
+/// Returns 0 if schedulers held no I/O.
 fn estimated_ns(did: &GroupDelta) -> f64 {
     if scheduled_ns(did) > 0.0 { (did.waiting_ns + did.waited_ns) as f64 } else { 0.0 }
 }

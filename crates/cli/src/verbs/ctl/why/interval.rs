@@ -1,7 +1,6 @@
-//! `ObservedInterval`: a volume in the time between two reports, with the growth of its drives'
-//! counters.
+//! `ObservedInterval`: a volume between two reports, and how much its drives' counters have grown.
 //!
-//! causes.rs and observations.rs compute with it.
+//! The calculations in causes.rs and observations.rs use this type.
 
 use millrace_block::DiskCounter;
 
@@ -35,8 +34,9 @@ impl<'a> ObservedInterval<'a> {
         })
     }
 
-    /// Returns how many operations completed in the interval: operations of clients, and operations
-    /// of drives. Counts only kinds of operations that `is_meant` accepts.
+    /// Returns two counts of operations that completed in the interval: those of clients, and those
+    /// of drives. Counts only kinds of operations, such as `read`, for which `is_meant` returns
+    /// true.
     pub fn completed(&self, is_meant: impl Fn(&str) -> bool) -> (u64, u64) {
         let ios = |op: &OpCounts| if is_meant(&op.op) { op.ios } else { 0 };
         let of = |report: &Report| {
@@ -60,13 +60,13 @@ impl DriveInterval<'_> {
         self.now.count(counter).saturating_sub(self.before.map_or(0, |drive| drive.count(counter)))
     }
 
-    /// Returns the number of completed I/Os without flushes.
+    /// Returns the number of completed I/Os. Flushes are not counted.
     pub fn ios(&self) -> u64 {
         self.added(|op| if op.op == FLUSH { 0 } else { op.ios })
     }
 
-    /// Returns the time in nanoseconds that I/Os other than flushes spent in certain stages of
-    /// their processing. `of` adds up these stages for one kind of operation.
+    /// Returns the time that I/Os spent in some stages of their processing, in nanoseconds. Flushes
+    /// are not included. `of` selects the stages and returns their time for one kind of operation.
     pub fn time_ns(&self, of: impl Fn(&OpStages) -> u64) -> u64 {
         let stages = |op: &OpCounts| op.stages.as_ref().map_or(0, &of);
         self.added(|op| if op.op == FLUSH { 0 } else { stages(op) })

@@ -25,10 +25,10 @@ const READ_PAGES: u64 = 100;
 /// Minimum rate per second for which unaligned requests, added flushes and requests that wait for
 /// memory are reported.
 const MANY_PER_S: f64 = 10.0;
-/// Minimum mean number of requests per discard and drive for which the splitting of discards is
-/// reported.
+/// Threshold for reporting that discards are split: mean number of requests per discard and drive.
 const MANY_PIECES: f64 = 4.0;
-/// Share of the time, 0 to 1, that threads wait for a CPU, from which lack of CPU time is reported.
+/// Threshold for reporting a lack of CPU time: share of the time, 0 to 1, that threads wait for a
+/// CPU.
 const STARVED: f64 = 0.2;
 
 pub fn observations(interval: &ObservedInterval<'_>) -> Vec<String> {

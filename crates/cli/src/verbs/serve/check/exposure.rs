@@ -89,8 +89,9 @@ fn open_to_network(tcp: &SocketAddr, may: &str, tls: Option<&TlsConfig>) -> Stri
     )
 }
 
-/// Warns about a Unix socket that every user of this host may open, by the mode in `key` or by the
-/// umask. If only listed users are allowed, others are disconnected, so nothing is reported.
+/// Returns a warning if every user of this host may open a Unix socket. The access is set by the
+/// mode in `key`, or by the umask if there is no such setting. Returns no warning if only listed
+/// users are allowed, because other users are disconnected.
 fn open_to_host(key: &str, access: &SocketAccess, may: &str) -> Option<String> {
     if access.allow.is_some() {
         return None;
@@ -157,9 +158,12 @@ fn of_control(plan: &ServePlan) -> Option<Warning> {
     Some((Position::Line(line), format!("control: unix:{}: {text}", path.display())))
 }
 
-/// Returns a note about `control-group`. Without `control-admin-group`, members of `control-group`
-/// may not change anything, unlike in earlier versions. If the two groups differ, an administrator
-/// who is not in `control-group` cannot open the control socket.
+/// Returns a note about the key `control-group` in two cases:
+///
+/// - `control-admin-group` is not set: members of `control-group` may read, but not change
+///   anything. In earlier versions, they could make changes.
+/// - `control-admin-group` is a different group: its members cannot open the control socket unless
+///   they are also in `control-group`.
 pub fn control_note(plan: &ServePlan) -> Option<String> {
     let group = plan.daemon.control_access.group?;
     let text = match plan.daemon.control_admin_group {

@@ -68,8 +68,8 @@ fn is_in(file: &Path, made: Option<&Path>) -> bool {
     made.is_some_and(|folder| !folder.exists() && file.parent() == Some(folder))
 }
 
-/// Returns a note for each socket from systemd, which passes sockets to a daemon that it starts,
-/// but never to a check.
+/// Returns a note for each socket that systemd passes to the daemon. A check does not get these
+/// sockets, so it cannot test them.
 fn unknown_sockets(plan: &ServePlan) -> impl Iterator<Item = String> {
     plan.listeners.iter().filter_map(|listener| {
         let Listen::Inherited(name) = &listener.address else { return None };
@@ -100,8 +100,9 @@ impl CheckFindings {
         self.starts = false;
     }
 
-    /// Checks the Unix sockets that a start would create. The default control socket is not checked
-    /// if the client socket in the same directory cannot be created.
+    /// Checks the Unix sockets that a start would create. By default, the path of the control
+    /// socket is derived from a client socket. If that client socket cannot be created, the control
+    /// socket is not checked, because the cause has been reported.
     fn sockets(&mut self, plan: &ServePlan, made: Option<&Path>) {
         let own = client_sockets(plan).filter(|one| one.is_own);
         let mut sockets: Vec<_> = own.map(|one| (one.key, one.path.to_owned(), one.line)).collect();

@@ -1,5 +1,5 @@
-//! `--check` of a configuration whose daemon is running: what a reload would change, and whether it
-//! can.
+//! `--check` of a configuration whose daemon is running: reports what a reload would change, or why
+//! the reload would fail.
 //!
 //! The running daemon itself holds the locks and sockets, so a check of the host would find them in
 //! use. Instead, the daemon does a dry run of a reload.
@@ -19,8 +19,8 @@ use crate::views::requests::{RELOAD, RemovalOptions};
 /// Returns `None` if the daemon of this configuration is not running.
 pub fn check(plan: &ServePlan, file: Option<&Path>) -> anyhow::Result<Option<ExitCode>> {
     let Some(file) = file else { return Ok(None) };
-    // Without a running daemon that knows the verb `reload`, returns `None`. The caller then
-    // examines the drives and sockets of this host.
+    // Asks only a running daemon that knows the verb `reload`. If there is none, returns `None`,
+    // and the caller checks the drives and sockets of this host.
     let places = view_sockets::control_places(plan);
     let mut found = places.iter().filter_map(|socket| Client::connect(socket).ok());
     let Some(mut client) = found.find(|client| client.knows(RELOAD.name)) else { return Ok(None) };

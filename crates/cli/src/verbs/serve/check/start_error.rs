@@ -12,8 +12,8 @@ use crate::config::{ConfigProblems, KeyLines, Position, ServePlan};
 pub fn to_problems(plan: &ServePlan, error: &StartError) -> ConfigProblems {
     let text = text_of(&error.source);
     let lines = &plan.lines;
-    // Files of directory exports have drives, volumes and exports, too. These are not in the
-    // configuration file, so errors about them have no line.
+    // Each file of a directory export has its own drive, volume and export. The configuration file
+    // contains none of them, so errors about them have no line.
     let (line, text) = match error.part {
         ConfigPart::Drive(number) if number < lines.drives.len() => {
             let (line, text) = drive_problem(plan, number, &error.source);

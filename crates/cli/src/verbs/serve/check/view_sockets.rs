@@ -25,9 +25,11 @@ use crate::views::metrics_listener::{BoundAddress, MetricsListener};
 pub struct ControlSocket<'a> {
     pub path: Option<PathBuf>,
     pub line: usize,
-    /// Client socket whose path, with `.control` appended, is the path of the control socket.
-    /// `None` if the configuration has the key `control`, if there is no client socket, or if
-    /// another program creates the client socket.
+    /// Client socket from which the control socket gets its path: `.control` is appended. `None` in
+    /// these cases:
+    /// - The configuration has the key `control`.
+    /// - There is no client socket.
+    /// - Another program creates the client socket.
     pub beside: Option<ClientSocket<'a>>,
 }
 
@@ -68,9 +70,9 @@ pub fn control(plan: &ServePlan) -> ControlSocket<'_> {
     ControlSocket { path: control_beside(first.path), line: first.line, beside }
 }
 
-/// Returns the paths at which a running daemon may have its control socket. By default, the path is
-/// derived from the client socket that came first when the daemon started. The order may have
-/// changed since, so the result has a path for each client socket.
+/// Returns the paths at which a running daemon may have its control socket. By default, the daemon
+/// derives the path from the first client socket in the configuration. The order of the sockets may
+/// have changed since the start, so the result has a path for each client socket.
 pub fn control_places(plan: &ServePlan) -> Vec<PathBuf> {
     let own = control(plan).path.into_iter();
     if plan.daemon.control.is_some() {
@@ -136,8 +138,9 @@ pub fn refuse_unused_sockets(plan: &ServePlan) -> Result<(), ConfigProblems> {
 
 pub fn bind(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Result<Sockets, ConfigProblems> {
     let ControlSocket { path, line, beside } = control(plan);
-    // The path of the default control socket is derived from that of the client socket. If the
-    // client socket cannot be created, the error names it, because the user has configured it.
+    // By default, the path of the control socket is derived from the path of the client socket. If
+    // the client socket cannot be created, the error names the client socket, because only that
+    // path is in the configuration.
     if let Some(client) = beside
         && let Some(why) = probe::socket(client.path, Instant::now())
     {

@@ -129,8 +129,8 @@ impl LiveDaemon {
 
     /// Returns the reason why the daemon cannot continue: a thread that serves I/O has died.
     pub fn failure(&self) -> Option<String> {
-        // A reload holds the lock of the server and reports its own failures. Returns `None` during
-        // a reload.
+        // A reload holds the lock of the server. During a reload, this function returns `None`,
+        // because the reload reports its own failures.
         let server = self.try_server()?;
         let server = server.as_ref()?;
         let failed = server.servers().has_failed().then(|| "an I/O thread has died".to_owned());
@@ -209,7 +209,8 @@ impl LiveDaemon {
         let lists = self.lists();
         let groups = &lists.servers.groups;
         let warn = |volume: &Arc<Volume<Native>>| {
-            // Groups of single clients (`GROUP/1`) are skipped: `GROUP` stands for all of them.
+            // Skips child groups of single clients, such as `GROUP/1`. The warnings for `GROUP`
+            // apply to all its clients.
             let configured = groups.list().into_iter().filter(|group| !group.name.contains('/'));
             let volume = std::slice::from_ref(volume);
             let warnings =

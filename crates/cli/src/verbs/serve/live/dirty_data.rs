@@ -103,8 +103,8 @@ pub fn while_stopping(
     seconds: u64,
 ) -> Option<String> {
     let risk = now.risk.as_ref()?;
-    // Bytes written back since `before`. The decrease of the dirty data would be too small, because
-    // requests that waited for space in the cache add new dirty data.
+    // Bytes written back since `before`. The decrease of the dirty data would show too little
+    // progress, because new writes add dirty data at the same time.
     let written = now.written.saturating_sub(before.written);
     let mut held_up = failing(cache, risk);
     held_up.extend(risk.drives.iter().filter(|of| of.failed.is_none()).filter_map(|of| {

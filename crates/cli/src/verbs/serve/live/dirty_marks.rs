@@ -79,8 +79,8 @@ impl MarkFile {
         self.is_current && is_at(&self.file, &self.path)
     }
 
-    /// Replaces the file `caches` by a new one with the marks of all volumes. Fails if the path of
-    /// its directory now leads to another directory, which another daemon may own.
+    /// Replaces the file `caches` by a new file, which has a mark for each volume. Fails if another
+    /// directory is now at the path of the state directory, because another daemon may own it.
     fn write(&mut self) -> anyhow::Result<()> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         self.is_current = false;
@@ -167,8 +167,8 @@ impl DirtyMarks {
         marks.write().inspect_err(|_| marks.volumes.truncate(before))
     }
 
-    /// Removes the marks of closed volumes, whose caches were written. Keeps marks of earlier
-    /// daemons.
+    /// Removes the marks of closed volumes, because their caches no longer hold dirty data. Keeps
+    /// marks that earlier daemons have left.
     pub fn remove(&self, is_closed: impl Fn(&str) -> bool) {
         let Some(mut marks) = self.lock() else { return };
         let before = marks.volumes.len();
@@ -183,7 +183,8 @@ impl DirtyMarks {
         }
     }
 
-    /// Makes each cache call [`mark`](Self::mark) before it becomes dirty for the first time.
+    /// Registers [`mark`](Self::mark) as the first-dirty callback of each cache. A cache runs the
+    /// callback before it answers its first write from memory.
     pub fn keep_for<'a>(self: &Arc<Self>, caches: impl Iterator<Item = &'a Arc<Cache<Native>>>) {
         for cache in caches.filter(|_| self.0.is_some()) {
             let (marks, volume) = (Arc::clone(self), cache.below().name().to_owned());

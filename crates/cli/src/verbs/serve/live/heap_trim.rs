@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use millrace_block::{Volume, is_unused};
 use millrace_machine::{Native, lock_unpoisoned};
 
-/// Time without departures of clients after which the heap is trimmed.
+/// Time from the last departure of a client until the heap is trimmed.
 const QUIET: Duration = Duration::from_secs(5);
 /// Maximum time between two trims while clients connect and disconnect continually.
 const BUSY: Duration = Duration::from_secs(60);

@@ -1,10 +1,9 @@
-//! Reports latency targets that no scheduler can keep: once when the target is set, and while the
-//! target is missed. When a group or a scheduler is set, keys that the scheduler ignores are
-//! reported, too.
+//! Reports latency targets that cannot be kept, and keys that a scheduler ignores.
 //!
-//! A scheduler can shorten only the wait before dispatch to the drive. So a target counts as
-//! impossible to keep if, for several seconds in a row, the drive itself takes longer than the
-//! target for the group's I/Os. The main thread checks once per second, and only if a group has a
+//! Targets and keys are checked when a group or a scheduler is set. A scheduler can shorten only
+//! the wait before dispatch to the drive. So the time that the group's I/Os spend in the drive is
+//! compared with the target. A target counts as impossible to keep if the drive is slower for
+//! several seconds in a row. The main thread checks once per second, and only if a group has a
 //! target. Each finding is logged once, and reported to clients until the target is met or changed.
 
 use std::collections::BTreeMap;
@@ -21,12 +20,13 @@ use crate::config::group::targets::{ShareQuery, TargetQuery, by_cache};
 
 const MISSED_MIN: Duration = Duration::from_secs(3);
 const WINDOW: Duration = Duration::from_millis(900);
-/// Minimum number of I/Os in a time window whose latency is compared with a target.
+/// Minimum number of I/Os in a time window. A window with fewer I/Os is extended.
 const LEAST: u64 = 10;
-/// Minimum number of I/Os slower than the compared percentile. If there are fewer, a lower
-/// percentile is compared.
+/// Minimum number of I/Os that must be slower than a percentile. If a time window has too few I/Os,
+/// a lower percentile is compared with the target instead.
 const LEAST_ABOVE: f64 = 2.0;
-/// Least number of I/Os from which a drive's measured times replace the times of its model.
+/// Minimum number of measured I/Os of a drive. With fewer I/Os, the times of the drive's model are
+/// used instead of the measured times.
 const KNOWN_IOS: u64 = 100;
 /// Maximum number of log lines per check, because one configuration may be wrong for a thousand
 /// clients at once.
@@ -34,16 +34,15 @@ const LINES: usize = 3;
 
 pub struct LatencyTargets {
     usual: BTreeMap<String, UsualTimes>,
-    /// Pairs of the group and the volume of each export.
+    /// For each export, the name of its group and the name of its volume.
     users: Vec<(String, String)>,
     drive_targets: Mutex<BTreeMap<(GroupId, usize, usize), DriveTarget>>,
 }
 
 struct DriveTarget {
     target: LatencyTarget,
-    /// Counters at the start (`since`) of the current time window: in `before` the service times of
-    /// the group's I/Os in the drive, in `all_before_ns` the total service time of all groups'
-    /// I/Os.
+    /// Service times of the group's I/Os in the drive up to `since`, the start of the current time
+    /// window. `all_before_ns` is the total service time of all groups' I/Os up to `since`.
     before: Snapshot,
     all_before_ns: u64,
     since: Instant,
@@ -55,9 +54,9 @@ struct DriveTarget {
 #[derive(Debug, PartialEq)]
 enum TargetChange {
     None,
-    /// The target was missed for `MISSED_MIN`. Contains the service times of the group's I/Os in
-    /// the last time window, and the mean numbers of I/Os in the drive: of the group, and of other
-    /// groups.
+    /// The target was missed for `MISSED_MIN` or longer. The `Snapshot` holds the service times of
+    /// the group's I/Os in the last time window. The tuple holds two mean numbers of I/Os in the
+    /// drive at a time: the group's I/Os, and the I/Os of all other groups.
     Missed(Snapshot, (f64, f64)),
     Kept,
 }
@@ -127,9 +126,10 @@ impl LatencyTargets {
         }
     }
 
-    /// Returns warnings about keys of a group that were just set; `sets` returns true for these
-    /// keys. Warns of keys that caches or schedulers of its drives ignore, and of a target that
-    /// these drives cannot keep by their measured or modelled service times.
+    /// Returns warnings about the keys of a group that were just set, that is, for which `sets`
+    /// returns true. A warning names a key that a cache or scheduler ignores, or a latency target
+    /// that a drive cannot keep. The drive's measured or modelled service times are compared with
+    /// the target.
     pub fn at_once(
         &self,
         groups: &ServedGroups,
@@ -177,7 +177,8 @@ impl LatencyTargets {
         said
     }
 
-    /// Returns the names of the groups whose exports name the volume, or that have used it.
+    /// Returns the names of the groups that use a volume: groups of the volume's exports, and
+    /// groups that have done I/O on the volume.
     fn users_of(&self, groups: &ServedGroups, volume: &Volume<Native>) -> Vec<String> {
         let named = self.users.iter().filter(|(_, of)| of == volume.name());
         let counted = volume.group_stats().into_iter();
@@ -240,8 +241,7 @@ impl LatencyTargets {
         }
         let targets = targets(groups);
         for ((group, ..), one) in drive_targets.iter() {
-            // Skips the report of a missed target (`says`) if the target was changed since the last
-            // check.
+            // A missed target is not reported if the target was changed after the last check.
             if let (Some((name, target)), Some(says)) = (targets.get(group), &one.says)
                 && *target == one.target
             {

@@ -22,10 +22,10 @@ const LOOK: Duration = Duration::from_secs(1);
 const IDLE_LOOK: Duration = Duration::from_secs(60);
 const REPEAT_AFTER: Duration = Duration::from_secs(60);
 const WARNINGS_MAX: usize = 32;
-/// Maximum number of tasks that wait for a directory. Clients beyond this limit are refused.
+/// Maximum number of jobs that wait for a directory's thread. Further clients are refused.
 const TASKS_MAX: usize = 4096;
-/// Maximum delay until reports show that a file was opened or closed, while further jobs keep the
-/// directory's thread busy.
+/// Maximum delay until reports show that a file was opened or closed. If the directory's thread has
+/// no further jobs, the reports are updated at once.
 const FOLLOW: Duration = Duration::from_millis(100);
 
 pub struct OpenFilesThreads {
@@ -152,9 +152,10 @@ fn next_step(daemon: &LiveDaemon, task: FileTask, server: &mut Server) {
 }
 
 fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<FileJob>) {
-    // Time of the first opening or closing of a file that the daemon's reports do not show yet.
+    // Time of the first change of the open files since the daemon's reports were last updated.
     let mut behind: Option<Instant> = None;
-    // True if the current `ServedLists` may still keep drives of closed files open.
+    // True if files were closed since the current `ServedLists` was made. That list may still keep
+    // their drives open.
     let mut keep_drives = false;
     loop {
         let wait = if behind.is_some() { Duration::ZERO } else { IDLE_LOOK };

@@ -10,8 +10,8 @@ use crate::views::history::{History, KEPT_S, SERIES_MAX, Sample, Series};
 
 /// Seconds over which the load of a volume, drive or group is averaged.
 const LOAD_S: f64 = 60.0;
-/// The least busy series is replaced if its load is below this fraction of the load of the busiest
-/// volume, drive or group without a series.
+/// Limit for replacing the least busy series: its load must be less than this fraction of the load
+/// of a volume, drive or group without a series.
 const LAZY: f64 = 0.5;
 
 /// I/Os of a volume, drive or group at one time: name, I/Os per second, I/Os in flight.
@@ -74,9 +74,8 @@ impl BusiestSeries {
         }
     }
 
-    /// Starts series for volumes, drives or groups that have none, while there is space. Without
-    /// space, replaces the least busy series if its load is below `LAZY` times the load of the
-    /// busiest name without a series.
+    /// Starts series for volumes, drives or groups that have none, the busiest first. If there are
+    /// `SERIES_MAX` series already, the least busy one may be replaced instead; see `LAZY`.
     fn choose(&mut self) {
         if self.loads.len() == self.series.len() {
             return;

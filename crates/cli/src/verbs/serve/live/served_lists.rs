@@ -1,8 +1,8 @@
 //! `ServedLists`: the current volumes, caches and exports, for the control socket and the metrics
 //! page.
 //!
-//! A reload creates new lists and never changes old ones. Lists keep their drives open, so no
-//! request may keep them for long.
+//! A reload creates new lists and never changes old ones. Lists keep their drives open, so a
+//! request must drop the lists soon.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -11,13 +11,14 @@ use millrace_machine::Native;
 use crate::views::StatsQuery;
 use crate::views::report::IdleCounts;
 
-/// Number of volumes up to which a report contains all volumes.
+/// Maximum number of volumes for which a report contains all volumes. If there are more volumes,
+/// the report leaves out the idle ones.
 pub const VOLUMES_SHOWN: usize = 64;
 
 pub struct ShownVolumes<'a> {
     pub volumes: Vec<Arc<Volume<Native>>>,
-    /// Numbers of volumes that the report leaves out, and of drives of these volumes. The number of
-    /// exports is 0 here; the caller sets it.
+    /// Counts of the volumes that the report leaves out, and of the drives of these volumes. The
+    /// count of exports is 0 until the caller sets it.
     pub idle: IdleCounts,
     left_out: HashSet<&'a str>,
 }

@@ -1,9 +1,9 @@
 //! `DaemonWatch`: logs events of a running daemon: failed I/Os, lost and recovered servers of
 //! drives, and the stop of the daemon.
 //!
-//! The main thread checks once per second. Each drive and each export gets at most
-//! one line in five checks, with the count since the last line, and another line when the daemon
-//! stops.
+//! The main thread checks once per second. Failures of a drive or an export are logged at most once
+//! in five checks. The log line contains the number of failures since the last line. When the
+//! daemon stops, another line is logged.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -100,7 +100,8 @@ impl DaemonWatch {
             self.daemon.marks.look();
             if let Some(failure) = self.daemon.failure() {
                 tracing::error!("{failure}; the daemon stops");
-                // An error is ignored: the next check, a second later, raises SIGTERM again.
+                // An error of `raise` is ignored, because the next check raises SIGTERM again after
+                // a second.
                 let _ = signal_hook::low_level::raise(SIGTERM);
             }
         }
@@ -131,8 +132,8 @@ impl DaemonWatch {
         }
     }
 
-    /// Logs data that caches could not write, and drives that hang. While the daemon stops,
-    /// `watch_stop` logs them instead.
+    /// Logs that a cache could not write data to its drives, or that a drive hangs. While the
+    /// daemon stops, `watch_stop` logs these problems instead.
     fn look_at_caches(&mut self, lists: &ServedLists) {
         if self.is_stopping {
             return;
@@ -216,8 +217,8 @@ pub fn log_lost(daemon: &LiveDaemon, end: DaemonEnd) {
     }
 }
 
-/// Logs the `new` most recent failed I/Os of a drive: the last one in a normal line, the others at
-/// debug level.
+/// Logs the last `new` failed I/Os of a drive. The most recent one gets a warning, the others get
+/// lines at debug level.
 fn log_drive(drive: &str, failures: &Failures, new: u64) {
     let known = failures.last.len() as u64;
     let first = known.saturating_sub(new) as usize;

@@ -17,8 +17,8 @@ use super::startup::StartProgress;
 use crate::config::ServePlan;
 use crate::verbs::serve::check::{lost_file, probe, start_error};
 
-/// Interval at which the drive being opened is checked. A drive that is found twice in a row is
-/// logged, with the process or cluster that it waits for.
+/// Interval at which `watch` checks which drive is being opened. If two checks in a row find the
+/// same drive, the process or cluster that the drive waits for is logged.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 pub fn open(plan: &ServePlan, startup: &StartProgress) -> anyhow::Result<Opened> {
@@ -75,8 +75,8 @@ fn watch(
 fn say(drive: &DriveConfig, startup: &StartProgress) -> bool {
     let Some(awaited) = probe::awaited(&drive.spec) else { return false };
     tracing::info!("drive {}: waiting {awaited}", drive.name);
-    // `step` fails if a signal has ended the start. The failure is ignored here, because the signal
-    // thread reports the end of the start.
+    // `step` fails if a signal has stopped the start of the daemon. The failure is ignored here,
+    // because the signal thread reports the stop.
     let _ = startup.step(format!("drive {} was waiting {awaited}", drive.name));
     true
 }

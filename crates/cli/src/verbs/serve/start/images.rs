@@ -150,9 +150,9 @@ fn text(images: &[ImageDrive], name: &str, args: &ImageArgs) -> String {
         |text: &String| matches!(words::address(text, Path::new("")), Ok(Listen::Unix(_)));
     let mut server = String::new();
     if args.vhost_user.is_none() && !nbd.iter().any(is_unix) {
-        // By default, the path of the control socket is that of a client's Unix socket with
-        // `.control` appended. Without a client's Unix socket, the generated configuration names
-        // the control socket.
+        // By default, the path of the control socket is the path of the clients' Unix socket plus
+        // `.control`. If clients have no Unix socket, the generated configuration must contain the
+        // path of the control socket.
         let control = quoted(&format!("unix:{}.control", as_file_name(name)));
         let _ = writeln!(server, "control = {control}");
     }

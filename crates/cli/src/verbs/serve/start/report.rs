@@ -308,7 +308,8 @@ fn has_uri(listener: &ListenerPlan) -> bool {
     matches!(listener.address, Listen::Unix(_) | Listen::Tcp(_))
 }
 
-/// Returns the NBD URI of an export, with `host` in place of a TCP address if it is given.
+/// Returns the NBD URI of an export. If `host` is given, it replaces the IP address of a TCP
+/// listener.
 fn uri(listener: &ListenerPlan, export: &str, host: Option<&str>) -> String {
     let name = encoded(export);
     let nbd = if listener.tls.is_some() { "nbds" } else { "nbd" };

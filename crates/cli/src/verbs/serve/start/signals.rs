@@ -32,7 +32,8 @@ struct IgnoredSignal {
 }
 
 impl IgnoredSignal {
-    /// Returns the line to log for another ignored signal, or `None` soon after the last line.
+    /// Returns a line that reports an ignored signal. For `QUIET` after such a line, signals are
+    /// only counted and `None` is returned.
     fn line(&mut self, said: &str, now: Instant) -> Option<String> {
         if self.said.is_some_and(|last| now.duration_since(last) < QUIET) {
             self.count += 1;
@@ -59,8 +60,8 @@ impl Signals {
         let _ = set().thread_unblock();
     }
 
-    /// Waits for a stop signal, and ends the start if it is still in progress. Handles other
-    /// signals meanwhile.
+    /// Waits for a stop signal, and handles other signals meanwhile. If the daemon is still
+    /// starting, the stop signal cancels the start.
     pub fn wait(&mut self, startup: &StartProgress) {
         Self::unblock();
         let (mut cuts, mut ignored) = (0, IgnoredSignal::default());
@@ -110,7 +111,7 @@ pub fn tell_manager(state: NotifyState<'_>) {
     let _ = sd_notify::notify(false, &[state]);
 }
 
-/// Cuts the power of every fault drive with a volatile cache, with consecutive seeds. Returns a
+/// Simulates a power cut of all fault drives, with consecutive random seeds from `cut`. Returns a
 /// report of the lost data.
 fn cut_power(cut: u64) -> String {
     let drives = millrace_drives::fault_controls();

@@ -14,8 +14,9 @@ use crate::config::BUILT_IN;
 
 const DEFAULT: &str = include_str!("../../../default.toml");
 const DEFAULT_FOLDER: &str = "millrace-data";
-/// Maximum length of a configuration in bytes: ten times the length for 100,000 drives, each with a
-/// volume and an export. A longer file is a disk named by mistake.
+/// Maximum length of a configuration, in bytes. A longer file is probably a disk that was given by
+/// mistake. A configuration of 100,000 drives, with a volume and an export for each drive, has only
+/// a tenth of this length.
 const TEXT_BYTES_MAX: u64 = 256 << 20;
 
 #[derive(Debug, Default)]

@@ -84,7 +84,8 @@ impl StartProgress {
         self.lock().files.append(&mut files);
     }
 
-    /// Ends the start successfully: created files stay, and a signal now stops a running daemon.
+    /// Ends the start successfully. Created files stay. From now on, a stop signal ends the running
+    /// daemon instead of cancelling the start.
     pub fn serves(&self) -> anyhow::Result<()> {
         let mut state = self.begin("serving".to_owned())?;
         state.phase = StartPhase::Serving;

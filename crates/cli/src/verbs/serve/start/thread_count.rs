@@ -1,9 +1,9 @@
-//! Computes the number of threads that a configuration needs, and starts as many for a moment, so
-//! that a start fails before anything is served if a limit of the system is too low.
+//! Checks that the system allows all threads that a configuration needs.
 //!
-//! Helper threads of file drives count, too: with io_uring a kernel worker for each I/O thread,
-//! otherwise the process's pool of threads for file operations. docs/operations.md has the same
-//! sum.
+//! The threads are counted, then started and ended at once. So if a limit of the system is too low,
+//! the start fails before anything is served. Helper threads of file drives count, too. With
+//! io_uring, there is a kernel worker for each I/O thread. Without io_uring, there is the process's
+//! pool of threads for file operations. docs/operations.md has the same sum.
 
 use std::collections::{HashMap, HashSet};
 
@@ -21,8 +21,9 @@ const RUNNING: usize = 4;
 struct ThreadCount {
     io: usize,
     workers: usize,
-    /// Number of threads that serve vhost-user control messages (one thread per export), the
-    /// control socket and metrics page, and checks of certificates.
+    /// Number of threads for control. Each vhost-user export has one for its control messages. One
+    /// thread serves the control socket and the metrics page. With TLS, one thread checks
+    /// certificates.
     others: usize,
     helpers: usize,
 }
@@ -97,7 +98,7 @@ fn is_file(drive: &DriveConfig) -> bool {
     inner.driver == "file" && inner.get("aio") != Some("inline")
 }
 
-/// Returns true for a drive whose I/O goes through a ring if io_uring is available.
+/// Returns true if the drive's I/O goes through io_uring on a system that has io_uring.
 fn on_ring(drive: &DriveConfig) -> bool {
     is_file(drive) && drive.spec.innermost().get("aio") != Some("threads")
 }

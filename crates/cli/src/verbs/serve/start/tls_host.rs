@@ -1,7 +1,8 @@
-//! Host name in commands to paste for a server with TLS: a name in its certificate.
+//! Chooses the host name in the commands that `serve` prints for clients of a listener with TLS.
 //!
 //! A client compares the host of a URI with the names in the server's certificate. If the
-//! certificate does not contain the listener's address, a URI with the address would be refused.
+//! certificate does not contain the listener's address, the client would refuse a URI with the
+//! address.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,8 +13,8 @@ use crate::config::ListenerPlan;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsHost {
-    /// Name from the certificate that clients' URIs contain as host. `None` if the URIs contain the
-    /// listener's address.
+    /// Name from the certificate, to be used as host in clients' URIs. If `None`, the URIs contain
+    /// the listener's address.
     pub host: Option<String>,
     pub remark: String,
 }
@@ -22,8 +23,8 @@ pub fn of(listener: &ListenerPlan) -> TlsHost {
     let (Listen::Tcp(address), Some(tls)) = (&listener.address, &listener.tls) else {
         return TlsHost::default();
     };
-    // A certificate that cannot be read has no names, so clients' URIs contain the listener's
-    // address. The error was reported earlier.
+    // If the certificate cannot be read, its names are unknown, and clients' URIs contain the
+    // listener's address. The read error was reported earlier.
     tls.files.identity.names().map_or_else(TlsHost::default, |names| choose(*address, &names))
 }
 
@@ -32,8 +33,8 @@ pub fn of(listener: &ListenerPlan) -> TlsHost {
 fn choose(address: SocketAddr, names: &PeerNames) -> TlsHost {
     let has = |name: &str| names.alternatives.iter().any(|one| one.eq_ignore_ascii_case(name));
     let local: &[&str] = match address.ip() {
-        // A listener on the wildcard address also accepts loopback connections, so loopback names
-        // fit.
+        // A listener on the wildcard address also accepts loopback connections, so the host may be
+        // a loopback name.
         ip if ip.is_unspecified() => &["localhost", "127.0.0.1", "::1"],
         IpAddr::V4(ip) if ip.is_loopback() => &["localhost"],
         IpAddr::V6(ip) if ip.is_loopback() => &["localhost"],

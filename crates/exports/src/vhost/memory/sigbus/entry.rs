@@ -17,7 +17,8 @@ const FREE: u64 = 0;
 const CHANGING: u64 = 1;
 /// The mapping is in force: signal handlers may use the entry.
 const IN_FORCE: u64 = 2;
-/// Mask of `FREE`, `CHANGING` and `IN_FORCE`. Higher bits count claims of the entry.
+/// Mask of the phase: `FREE`, `CHANGING` or `IN_FORCE`. The bits above count how often the entry
+/// was claimed.
 const PHASE: u64 = 3;
 const GENERATION: u64 = 4;
 
@@ -76,8 +77,8 @@ impl<W: Word> MappingEntry<W> {
         // SeqCst for this store of `state` and the load of `pins`: either a handler sees that the
         // mapping is retired, or `retire` sees in `pins` that a handler uses the entry, and waits.
         self.state.store(idle | CHANGING, Order::SeqCst);
-        // SeqCst: the load of `pins` must not move before the store of `state`. The load also pairs
-        // with the Release of `unpin`, so the handlers have finished with the mapping.
+        // SeqCst: the load of `pins` must not move before the store of `state`. A load of 0 pairs
+        // with the Release of `unpin`: all handlers have then finished with the mapping.
         M::spin_until(u64::MAX, || self.pins.load(Order::SeqCst) == 0);
         // Release pairs with the Acquire of `claim`.
         self.state.store(idle | FREE, Order::Release);
@@ -103,8 +104,8 @@ impl<W: Word> MappingEntry<W> {
         // sees the state that `retire` stored.
         self.pins.fetch_add(1, Order::SeqCst);
         let now = self.state.load(Order::SeqCst);
-        // A `state` that differs from the first load means that the mapping was retired meanwhile.
-        // No thread accesses a retired mapping, so the fault at `address` was not in it.
+        // If `state` has changed since the first load, the mapping was retired meanwhile. No thread
+        // accesses a retired mapping, so the fault at `address` did not occur in this mapping.
         if now != state {
             self.unpin();
             return None;
@@ -113,7 +114,8 @@ impl<W: Word> MappingEntry<W> {
     }
 
     pub(super) fn unpin(&self) {
-        // Release ends the handler's use of the mapping; pairs with the load of `pins` in `retire`.
+        // Release pairs with the load of `pins` in `retire`: the handler's use of the mapping ends
+        // before `retire` returns.
         self.pins.fetch_add(u64::MAX, Order::Release);
     }
 

@@ -1,6 +1,8 @@
-//! Models of the table of mappings for the model checker: a fault never replaces memory that is not
-//! a guarded mapping, nor a mapping that is being unmapped. The production code is entry.rs; the
-//! signal handler runs as a thread of its own, which allows more interleavings than a real handler.
+//! Models of the table of guarded mappings for the model checker. A fault may replace only memory
+//! of a guarded mapping that is not being unmapped.
+//!
+//! The models run the production code of entry.rs. The signal handler runs as a thread of its own,
+//! which allows more interleavings than a real handler.
 
 use std::sync::Arc;
 
@@ -42,7 +44,8 @@ fn a_fault_between_two_mappings_of_one_entry_is_in_neither() {
     holds_but_for("one entry, two mappings", explorer, &bugs, another_mapping_takes_the_entry);
 }
 
-/// One thread unmaps a mapping while another thread faults in it, and the table entry is reused.
+/// Scenario: one thread unmaps a mapping while another thread handles a fault in that mapping. Then
+/// the table entry is reused.
 fn a_mapping_is_unmapped() {
     let (entry, place) = (entry(), Arc::new(CheckedLine::new(())));
     let first = mapping(10, 20);
@@ -51,8 +54,8 @@ fn a_mapping_is_unmapped() {
     let fault = spawn(move || {
         if let Some(pinned) = handler.pin(15) {
             ensure(pinned == mapping(10, 20) || pinned == mapping(12, 18), "a mixture");
-            // No other thread may use the mapping's memory while the table entry is pinned. The
-            // model checker would report a conflict with this write.
+            // While the table entry is pinned, no other thread may use the mapping's memory. If one
+            // did, the model checker would report a conflict with the following write.
             there.write();
             handler.note_hit();
             handler.unpin();

@@ -20,14 +20,17 @@ const OTHERS: &str = "\
 /// A virtual machine on the simulated host.
 #[derive(Debug, Clone, Args)]
 pub struct VmArgs {
-    /// With --machine, run the jobs in a virtual machine on it: `MODE,KEY=VALUE,...`; several --vm
-    /// are compared. MODE: baseline (one virtqueue, one I/O thread), mq (a queue for each vCPU),
-    /// miot (a queue and an I/O thread for each vCPU, workload-aware batching). Keys, all optional:
-    /// vcpus (8), threads (number of I/O threads), batching (maximum wait, such as 20us; 0 is off),
-    /// polling (maximum; 0), without (an effect to switch off; may be repeated): preemption (of
-    /// vCPUs that hold a lock), roaming (waking on any idle CPU), sharing (of a core by
-    /// hyper-threads), bound (of the wait for a batch), translation (a shared map of guest memory),
-    /// signals (an interrupt per request)
+    /// With --machine, run the jobs in a virtual machine on the simulated machine:
+    /// `MODE,KEY=VALUE,...`. Repeat --vm to compare several virtual machines. Modes: baseline (one
+    /// virtqueue, one I/O thread), mq (a virtqueue for each vCPU, one I/O thread), miot (a
+    /// virtqueue and an I/O thread for each vCPU, workload-aware batching). Optional keys: vcpus
+    /// (number; 8 by default), threads (number of I/O threads), batching (longest wait to collect a
+    /// batch, such as 20us; 0 turns it off), polling (longest time that an I/O thread polls; 0 by
+    /// default), without (an effect that is not simulated; may be repeated). Effects: preemption
+    /// (of vCPUs that hold a lock), roaming (threads wake up on any idle CPU), sharing (of a core
+    /// by hyper-threads), bound (limits the wait for a batch to the time that it can gain),
+    /// translation (I/O threads share a map of guest memory), signals (an interrupt for each
+    /// request)
     #[arg(long, value_name = "MODE", requires = "machine", conflicts_with_all = rows_only(OTHERS))]
     #[arg(value_parser = setting)]
     pub vm: Vec<VmSetting>,
