@@ -1,8 +1,8 @@
 //! `Cache`: the state that all queues and the flusher of a cache share.
 //!
 //! Epochs count flushes: a page belongs to the epoch in which it became dirty, and a flush waits
-//! for all pages of its epoch and of earlier ones. Lock order: a thread locks one shard at a time,
-//! and takes no other lock while it holds a shard's lock.
+//! for all pages of its epoch and of earlier ones. Lock order: a thread locks one shard at a time.
+//! While it holds a shard's lock, it takes no other lock than that of `DiscardRanges`.
 
 pub(crate) mod clearing;
 pub(crate) mod failed_writes;
@@ -49,7 +49,7 @@ pub struct Cache<M: Machine> {
     /// Number of the current epoch. Each flush and each durable write ends an epoch.
     epoch: M::Word,
     dirty: M::Word,
-    first_dirty: FirstDirty<M>,
+    pub(crate) first_dirty: FirstDirty<M>,
     pub(crate) signals: QueueSignals<M>,
     pub(crate) pace: WritePacer<M>,
     pub(crate) flusher: FlusherCall<M>,

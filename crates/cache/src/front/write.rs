@@ -36,7 +36,7 @@ impl<M: Machine> CacheQueue<M> {
         let cache = &*self.cache;
         let (mut cursor, first) =
             (RequestCursor::new(rq), self.pages_of(rq).start.max(claims_from));
-        let mut newly_dirty = 0;
+        let (mut newly_dirty, written_from) = (0, pages.start);
         while !pages.is_empty() {
             let (number, place) = place_of(pages.start);
             let mut shard = cache.shard(number).lock();
@@ -71,6 +71,9 @@ impl<M: Machine> CacheQueue<M> {
         }
         if newly_dirty > 0 {
             cache.add_dirty(newly_dirty);
+        } else if pages.start > written_from {
+            // Another thread may just have made these pages dirty, and still run the callback.
+            cache.first_dirty.note();
         }
         pages
     }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, dead_code, missing_docs)]
 
+mod cache;
 mod errors;
 mod examples;
 mod programs;
