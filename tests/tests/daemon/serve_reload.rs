@@ -416,6 +416,11 @@ fn sections_come_and_go_one_by_one_and_are_saved() {
     fs::rename(daemon.dir().join("away"), &file).unwrap();
     done("save copy.toml");
     refused("save copy.toml", "this file exists already");
+    // Not a text: a disk image, for example.
+    let image = daemon.dir().join("disk.img");
+    fs::write(&image, [0xff; 512]).unwrap();
+    refused("save disk.img", "this file exists already");
+    assert_eq!(fs::read(&image).unwrap(), [0xff; 512]);
     refused("save /tmp/millrace-elsewhere.toml", "save the file there");
     assert_eq!(fs::read_to_string(daemon.dir().join("copy.toml")).unwrap(), saved);
     refused("remove volume new", "volume new is used by export new; remove export new first");

@@ -4,7 +4,7 @@
 //! with the permissions of its user. ctl.rs calls this file.
 
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -57,15 +57,22 @@ pub fn run(daemon: &Daemon, args: &SaveArgs) -> Result<ExitCode> {
 /// edited it since the daemon read it. Also refuses a directory other than that of the daemon's
 /// configuration, because the configuration contains relative paths.
 fn check(running: &RunningConfiguration, file: &Path) -> Result<()> {
-    let is_its = running.file.as_deref() == Some(file);
     let shown = file.display();
-    match (is_its, fs::read_to_string(file)) {
-        (true, Ok(text)) if running.as_read.as_ref() != Some(&text) => bail!(
-            "{shown}: edited since the daemon read it: `millrace ctl reload` takes the edits, or save \
-             to another file and compare"
-        ),
-        (false, Ok(_)) => bail!("{shown}: this file exists already; choose a new name"),
-        _ => {}
+    match fs::symlink_metadata(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => bail!("{shown}: {error}; choose a file that can be written"),
+        Ok(_) if running.file.as_deref() != Some(file) => {
+            bail!("{shown}: this file exists already; choose a new name")
+        }
+        Ok(_) => {
+            let text = fs::read(file).with_context(|| format!("{shown}: cannot be read"))?;
+            if running.as_read.as_ref().is_none_or(|read| read.as_bytes() != text) {
+                bail!(
+                    "{shown}: edited since the daemon read it: `millrace ctl reload` takes the \
+                     edits, or save to another file and compare"
+                );
+            }
+        }
     }
     let folder = file.parent().unwrap_or(Path::new("/"));
     let (its, wanted) = (fs::canonicalize(&running.folder), fs::canonicalize(folder));
