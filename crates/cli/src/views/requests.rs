@@ -1,8 +1,8 @@
 //! Verbs of the control socket: name, arguments, and type of the answer.
 //!
 //! An unknown argument is an error. The table in verbs/ctl.rs has a row for each verb of the
-//! daemon, and docs/control.md describes the verbs. If only one file of verbs/ctl uses a verb, that
-//! file defines the verb.
+//! daemon, and docs/control.md describes the verbs. If one file of verbs/ctl both sends a verb and
+//! computes the daemon's answer, that file defines the verb.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -160,7 +160,7 @@ pub struct RemovalOptions {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields)]
 pub struct Reload {
-    /// Configuration file [default: the file that the daemon was started with]
+    /// Configuration file [default: the file that the daemon loaded last]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
     #[command(flatten)]

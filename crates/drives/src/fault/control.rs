@@ -197,6 +197,12 @@ impl FaultControl {
         self.state.cache.as_ref().map_or(0, |cache| cache.power_cut(&mut SplitMix64::new(seed)))
     }
 
+    /// Returns true if the drive has a volatile cache, which a power cut loses.
+    #[must_use]
+    pub fn has_volatile_cache(&self) -> bool {
+        self.state.cache.is_some()
+    }
+
     /// Returns the number of requests so far that a rule has failed, delayed or made stuck.
     #[must_use]
     pub fn struck(&self) -> u64 {

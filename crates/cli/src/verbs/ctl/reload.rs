@@ -17,7 +17,7 @@ use crate::views::requests::RELOAD;
 pub const EXAMPLES: &str = "\
 Examples:
   millrace ctl reload --dry-run       what would change, and can it be served?
-  millrace ctl reload                 the file that the daemon was started with, as it is now
+  millrace ctl reload                 the file that the daemon loaded last, as it is now
   millrace ctl reload new.toml
   millrace ctl reload --disconnect    also if clients use an export that is removed
 

@@ -119,7 +119,7 @@ impl VolumeLanes {
         for number in 0..self.numbers() {
             let Some(lane) = self.get_mut(number) else { continue };
             if !lane.is_unused() {
-                ended.left |= lane.clients == 0;
+                ended.left |= lane.clients == 0 && !lane.is_kept;
             } else if let Some(lane) = self.remove(number) {
                 let VolumeLane { channel, served, tracks, .. } = *lane;
                 ended.ranges_changed |= !tracks && served.ranges.confirm();

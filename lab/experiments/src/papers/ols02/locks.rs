@@ -46,7 +46,7 @@ pub(super) fn rows(seen: &ObservedRow) -> Vec<Vec<String>> {
 /// Returns the name of the kernel function that corresponds to a lock's call site. `LAYER` lists
 /// the functions for the call sites in sq.rs, `ADAPTER` for those in linux24.rs, in source order.
 fn place(line: &LockLine, all: &[LockLine]) -> String {
-    const LAYER: [&str; 3] = ["__make_request", "request_fn", "end of request"];
+    const LAYER: [&str; 3] = ["request_fn", "__make_request", "end of request"];
     const ADAPTER: [&str; 2] = ["dispatch", "interrupt"];
     let Some(site) = &line.site else { return "all".to_owned() };
     let (file, _) = site.rsplit_once(':').unwrap_or((site, ""));

@@ -3,7 +3,7 @@
 //!
 //! The main thread checks once per second. Failures of a drive or an export are logged at most once
 //! in five checks. The log line contains the number of failures since the last line. When the
-//! daemon stops, another line is logged.
+//! daemon stops, failures since the last line are logged at once.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -187,7 +187,7 @@ impl DaemonWatch {
             let drives = lists.disks().zip(was_inside.iter().zip(&is_inside));
             for (disk, (was, is)) in drives {
                 let (drive, ios) = (disk.name(), is.0);
-                let is_said = said.contains(&format!("drive {drive} has answered nothing"));
+                let is_said = said.contains(&format!("{drive} completes no I/O"));
                 if was.0 > 0 && ios > 0 && was.1 == is.1 && !is_said {
                     tracing::info!(
                         drive,

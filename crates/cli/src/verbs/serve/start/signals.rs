@@ -111,11 +111,13 @@ pub fn tell_manager(state: NotifyState<'_>) {
     let _ = sd_notify::notify(false, &[state]);
 }
 
-/// Simulates a power cut of all fault drives, with consecutive random seeds from `cut`. Returns a
+/// Simulates a power cut of all fault drives. Only drives with a volatile cache lose data. The
+/// random seed of the first drive is `cut`, and each further drive has the next seed. Returns a
 /// report of the lost data.
 fn cut_power(cut: u64) -> String {
     let drives = millrace_drives::fault_controls();
-    let lost = drives.iter().zip(cut..).map(|((name, control), seed)| {
+    let volatile = drives.iter().filter(|(_, control)| control.has_volatile_cache());
+    let lost = volatile.zip(cut..).map(|((name, control), seed)| {
         let name = visible(name);
         format!("power cut {cut}: drive {name} lost {} sectors\n", control.power_cut(seed))
     });
