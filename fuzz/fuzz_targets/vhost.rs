@@ -1,5 +1,6 @@
-//! Fuzzes the memory that a guest shares with a vhost-user server. Each input is the content of
-//! this memory, which begins with a ring of eight descriptors.
+//! Fuzzes the memory that a guest shares with a vhost-user server. The first byte of an input
+//! selects the features of the ring. The rest is the content of this memory, which begins with a
+//! ring of eight descriptors.
 //!
 //! The fuzzer demands:
 //! - There is no panic and no report of the address sanitizer.

@@ -2,9 +2,9 @@
 //!
 //! cargo-mutants makes one small change (a mutant) at a time in a copy of the tree. For example, it
 //! replaces an operator, or makes a function return a fixed value. Each crate is tested by its own
-//! tests, except the slow ones of the model checker. `xtask/mutants/known.txt` lists mutants that
-//! no test can find, which are left out. `xtask/mutants/short.txt` lists the few mutants that CI
-//! tests.
+//! tests, except slow ones such as model checking, which `xtask/mutants/groups.txt` lists.
+//! `xtask/mutants/known.txt` lists mutants that no test can find, which are left out.
+//! `xtask/mutants/short.txt` lists the few mutants that CI tests.
 
 mod list;
 
@@ -60,7 +60,7 @@ pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
         true => list::read(&root.join("xtask/mutants/short.txt"))?,
         false => Vec::new(),
     };
-    // All groups, because CI tests only some of them for each commit.
+    // Check the list's entries of all groups, because CI tests only some groups for each commit.
     let (file, listed) = if choice.short { ("short", &short) } else { ("known", &known) };
     let gone = gone(root, listed)?;
     if !gone.is_empty() {

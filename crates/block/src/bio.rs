@@ -1,7 +1,7 @@
 //! `Bio`: one I/O as a program or server submits it: operation, sectors and memory.
 //!
 //! A bio owns or pins its memory until its completion returns it. A program or server makes the
-//! bio, `Channel::submit` takes it, and a `Completion` returns it. A bio takes 48 bytes, and a
+//! bio, `Channel::submit` takes it, and a `Completion` returns it. A bio takes 40 bytes, and a
 //! single segment needs no allocation (\[OLS\]: the bio of Linux 2.5, one structure for vectored
 //! I/O). Invariant: the segments of a bio with data add up to `nr_sectors` * 512 bytes. Kernel
 //! counterpart: `struct bio`.

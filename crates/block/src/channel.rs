@@ -81,8 +81,9 @@ pub struct Channel<M: Machine> {
     /// Bios that the program submits again and that cannot take the fast path.
     /// [`Channel::poll_again`] starts them at its end.
     pub(crate) again: BioList<M>,
-    /// Number of calls of `poll` that found completed bios before any queue of a drive was polled.
-    /// Every eighth such call polls the queues anyway (`POLLS_PER_LOOK`).
+    /// Number of polls that found completed bios at hand, and so need not poll the drives' queues.
+    /// Every eighth such poll polls these queues anyway (`POLLS_PER_LOOK`). Counted only while
+    /// `BioChecks::polls_always` is set.
     pub(crate) polls: u32,
     next_timeout_check_ns: u64,
     pub(crate) quarantine: Vec<Bio>,

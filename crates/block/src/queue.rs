@@ -52,10 +52,11 @@ pub enum Spread {
 }
 
 impl Spread {
-    /// Returns the number of software or hardware queues that a disk gets with this setting. The
-    /// driver may allow fewer hardware queues. If hardware queues belong to I/O threads, `Core`
-    /// means one hardware queue for each thread instead. `threads` is the number of I/O threads, or
-    /// 0 if queues do not belong to threads.
+    /// Returns the number of software or hardware queues that a disk gets with this setting.
+    /// `threads` is the number of threads, or 0 if only the CPUs count. `Core` gives one queue for
+    /// each CPU, or for each thread if there are more threads than CPUs. The driver may allow fewer
+    /// hardware queues. A disk whose hardware queues belong to I/O threads does not use this number
+    /// for `Core`: such a disk gets one hardware queue for each I/O thread.
     #[must_use]
     pub fn count(self, topology: &Topology, threads: u16) -> usize {
         match self {
@@ -169,8 +170,9 @@ pub(crate) struct HctxState<M: Machine> {
     pub(crate) quiesced: bool,
     /// True while the queue accepts no new bios; used only if bios bypass the software queues.
     pub(crate) frozen: bool,
-    /// Number of bio chains that this queue has taken from software queues. Counted only if the
-    /// drive's worker serves this queue.
+    /// Number of bio chains that this queue has taken from software queues, without those that were
+    /// returned to a software queue. Counted only in the hardware queue of the drive's worker, even
+    /// while there is no worker.
     pub(crate) taken: u64,
     /// True while bio chains for the drive's worker may wait in this queue or be in flight.
     pub(crate) holds_handed: bool,
@@ -300,7 +302,8 @@ impl<M: Machine> HardwareQueue<M> {
 
     /// Changes the queue's state under the serve lock, without serving the queue. Another thread
     /// may find the lock held meanwhile, and leave work in the queue. In that case, rings the
-    /// doorbell of the queue's owner or worker, which does the work.
+    /// doorbell of the queue's owner or worker, which does the work. In a queue without a doorbell,
+    /// the work waits until a channel polls the queue.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut HctxState<M>) -> R) -> R {
         let mut serve = self.serve.enter();
         let result = change(&mut serve);

@@ -42,8 +42,9 @@ pub struct CacheStats {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AtRisk {
     /// Number of bytes that are only in memory. Until the cache has noted that a page's write is
-    /// complete, the whole page counts. There is one exception: if the drive has no I/O in flight
-    /// and has never failed a write, the page's write has succeeded, and its data do not count.
+    /// complete, all data of the page in memory count. There is one exception: if the drive has no
+    /// I/O in flight and has never failed a write, the page's write has succeeded, and its data do
+    /// not count.
     pub bytes: u64,
     /// First contiguous range of bytes that are only in memory: byte offset in the volume, and
     /// length.

@@ -44,7 +44,8 @@ fn wrapped_text(text: &str) -> String {
 /// There are three kinds of continuation:
 /// - after a backslash at the end of `before`;
 /// - below the last column of `row`, if `line` is indented to that column;
-/// - in a paragraph, if `before` is longer than 80 columns and `line` has the same indentation.
+/// - in a paragraph, if `before` is longer than 80 columns and does not end with `.` or `:`, and
+///   `line` has the same indentation. Lines indented by 2 are commands, not paragraphs.
 fn continues(row: &str, before: &str, line: &str) -> bool {
     let indent = indent_of(line);
     let is_text = |line: &str| !line.is_empty() && last_column(line).is_none();

@@ -1,5 +1,5 @@
-//! Lock statistics as a table with lockmeter's columns. The short form is 80 characters wide; the
-//! full form has all columns.
+//! Lock statistics as a table with lockmeter's columns. The short form fits 80 characters; the full
+//! form has all columns.
 //!
 //! This module only formats the statistics, with times in microseconds. Below the row of a lock are
 //! indented rows, one for each place in the code that takes the lock.

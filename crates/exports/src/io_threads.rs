@@ -36,8 +36,8 @@ pub(crate) trait Service {
     fn let_go(self, left_ns: u64);
 }
 
-/// True once an I/O thread of the server has panicked, or has ended before it was told to stop. All
-/// clones share the flag.
+/// True once an I/O thread of the server has panicked, or [`Service::serve`] has failed. A thread
+/// that cannot start does not set the flag. All clones share the flag.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FailedFlag(Arc<AtomicBool>);
 
@@ -75,7 +75,7 @@ pub(crate) fn cpu_of(cpus: &[CpuId], index: usize) -> Option<CpuId> {
 /// Channels from an I/O thread to the server:
 /// - The result of the thread's start, with an optional note for the operator.
 /// - The thread's final report.
-/// - A channel without messages, which disconnects when the thread has ended.
+/// - A channel without messages, which disconnects when all threads have ended.
 type Reporter<R> = (Sender<Result<Option<String>, Error>>, Sender<R>, Sender<()>);
 
 pub(crate) struct IoThreads<R> {

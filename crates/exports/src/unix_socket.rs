@@ -4,14 +4,16 @@
 //! because no process accepts there. A file whose server answers is not touched.
 //!
 //! A lock file `PATH.lock` protects the socket file `PATH`:
-//! - While a process checks, removes or binds `PATH`, it holds a lock on `PATH.lock`. After
+//! - While a process checks, replaces or binds `PATH`, it holds a lock on `PATH.lock`. After
 //!   locking, the process checks that the path still leads to the locked file, or else tries again.
 //!   So the lock file can be removed.
-//! - While a process listens, `PATH.lock` contains the mark of the process instead. To keep the
-//!   lock, the process would have to keep a descriptor open. Marks of dead processes are ignored.
+//! - While a process listens, and until it has removed `PATH`, `PATH.lock` contains the mark of the
+//!   process instead. To keep the lock, the process would have to keep a descriptor open. Marks of
+//!   dead processes are ignored.
 //!
-//! Invariants: two servers never own a path at the same time. A process removes only socket files
-//! that it created, and only while the path still leads to them.
+//! Invariants: two servers never own a path at the same time. Apart from files that dead servers
+//! left, a process removes only socket files that it created, and only while the path still leads
+//! to them.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, Permissions};
@@ -160,8 +162,8 @@ fn cannot_listen(path: &Path, error: &io::Error) -> Error {
     }
 }
 
-/// Returns the reason why no socket can be created at a path, with a remedy. Returns `None` if
-/// nothing prevents it. The check creates no file and makes no connection.
+/// Returns the reason why no socket can be created at a path, with a remedy. Returns `None` if the
+/// check finds no obstacle. The check creates no file and makes no connection, so it may miss some.
 #[must_use]
 pub fn socket_refusal(path: &Path) -> Option<String> {
     let refused = match std::fs::metadata(folder_of(path)) {

@@ -127,8 +127,8 @@ impl<M: Machine> Deadline<M> {
     }
 
     /// Runs `body` with a time limit: the smaller of `most` and the time left until the deadline.
-    /// If `body` takes longer, the excess counts as a pause and postpones the deadline. Returns
-    /// `None` without running `body` if the deadline has passed.
+    /// If `body` exceeds the limit by more than 100 ms, the excess counts as a pause and postpones
+    /// the deadline. Returns `None` without running `body` if the deadline has passed.
     pub fn block<T>(&mut self, most: Duration, body: impl FnOnce(Duration) -> T) -> Option<T> {
         let most = most.min(Duration::from_nanos(self.left_ns()));
         let most_ns = nanoseconds(most);

@@ -1,7 +1,8 @@
 //! `debug_fields!`: implements `Debug` for types whose fields cannot all be shown.
 //!
-//! `#[derive(Debug)]` needs `Debug` for every field. Drivers, closures, and a machine's lock and
-//! word types do not implement `Debug`. Used by all crates above this one.
+//! `#[derive(Debug)]` needs `Debug` for every field. Closures and trait objects such as drivers do
+//! not implement `Debug`, and a machine's lock and word types need not. Most crates above this one
+//! use the macro.
 
 /// Implements `Debug` for a type, showing only the named fields. The type may have a lifetime and a
 /// parameter with a bound: `debug_fields!(Batch<'_, M: Machine>, limits)`.

@@ -93,7 +93,8 @@ impl LockMeter {
     }
 
     /// Returns the statistics so far, ordered by lock name. A lock that is held now is counted when
-    /// it is released. The call delays another thread only while it reads that thread's own table.
+    /// it is released. The call delays another thread only while it reads that thread's own table,
+    /// or if that thread counts its first lock meanwhile.
     #[must_use]
     pub fn rows(&self) -> Vec<LockRow> {
         let mut tables = lock_unpoisoned(&TABLES);

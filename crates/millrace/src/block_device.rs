@@ -55,8 +55,8 @@ impl BlockDevice {
     /// same time.
     ///
     /// # Errors
-    /// Returns `Busy` if the volume's file drives have no queue left for another thread. The error
-    /// text states the number of threads for which the drives were opened. Also fails as
+    /// Returns `Busy` if a drive of the volume needs a queue for each thread, as file drives do,
+    /// and has none left. The error text states the number of the drive's queues. Also fails as
     /// [`Channel::open`] does.
     pub fn open(volume: &Arc<Volume>) -> Result<BlockDevice, Error> {
         let config = ChannelConfig { depth: PIECES_MAX as u32, ..ChannelConfig::default() };
@@ -68,10 +68,11 @@ impl BlockDevice {
     /// written as specs, such as `ram:size=1g` or `file:path=/x/d0`. [`Spec`](crate::Spec) has a
     /// table of all drivers and keys.
     ///
-    /// If a drive is a file, at most [`STRIPE_THREADS`](crate::STRIPE_THREADS) threads may have a
-    /// device open on [`BlockDevice::volume`] at a time. The calling thread is one of them. For
-    /// more threads, open the drives with [`build_volume`](crate::build_volume). If no drive is a
-    /// file, the number of threads is not limited.
+    /// If a drive is a file, an NBD export or a Ceph image, at most
+    /// [`STRIPE_THREADS`](crate::STRIPE_THREADS) threads may have a device open on
+    /// [`BlockDevice::volume`] at a time. The calling thread is one of them. For more threads, open
+    /// the drives with [`build_volume`](crate::build_volume). With other drives, the number of
+    /// threads is not limited.
     ///
     /// # Errors
     /// Fails if a spec is invalid or its drive cannot be opened. Files that this call created are

@@ -1,8 +1,8 @@
 //! `Channel`: a thread's queue pair to a volume, with the ring that file drives need.
 //!
-//! File drives need a ring on each submitting thread. A thread's channels to volumes with file
-//! drives share the I/O context of the thread, which contains the ring. The first of these channels
-//! creates the context, and the last one drops it.
+//! Some drives (files, NBD exports, Ceph images) and caches need a ring on each submitting thread.
+//! A thread's channels to volumes with such drives share the I/O context of the thread, which
+//! contains the ring. The first of these channels creates the context, and the last one drops it.
 //!
 //! The first such channel to a volume also claims a queue of each of the volume's drives for the
 //! thread. After the thread's last channel to the volume, other threads can claim these queues.
@@ -27,10 +27,10 @@ use crate::{ThreadChannel, Volume};
 /// A thread's queue pair to a volume: submits bios and reaps their completions.
 ///
 /// A channel must stay on the thread that opened it, because `poll` and `wait` run the ring of that
-/// thread. A file drive has one queue for each submitting thread;
+/// thread. A drive such as a file drive has one queue for each submitting thread;
 /// [`VolumeOptions::io_threads`](crate::VolumeOptions::io_threads) sets the number of queues. A
 /// channel may be stored in a `thread_local!`. At the end of the thread, the channel is dropped and
-/// waits for its I/O in flight.
+/// waits for its I/O in flight, at most for the time of [`Channel::set_drain_timeout`].
 ///
 /// # Example
 ///

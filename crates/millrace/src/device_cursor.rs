@@ -12,8 +12,8 @@ use crate::BlockDevice;
 /// A write of less than a logical block reads the block first, so nothing else may write to the
 /// same block at the same time. For many small reads or writes, wrap the cursor in a
 /// [`BufReader`](io::BufReader) or [`BufWriter`](io::BufWriter) with a buffer of several blocks.
-/// `flush` makes all writes durable. At the end of the device, reads return 0 bytes, and writes
-/// fail with `WriteZero`.
+/// `flush` makes all writes durable. At the end of the device, `read` and `write` return 0, so
+/// `write_all` fails with `WriteZero`.
 ///
 /// # Example
 ///

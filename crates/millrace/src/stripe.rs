@@ -21,8 +21,8 @@ use crate::space::CHUNK_SECTORS;
 /// Settings of a volume and of all its drives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VolumeOptions {
-    /// Queue settings of each drive. The field `worker` is ignored, because the CPUs of the workers
-    /// come from `worker_cpus`.
+    /// Queue settings of each drive. The fields `worker` and `minor` are ignored: the CPUs of the
+    /// workers come from `worker_cpus`, and minor numbers count the drives in the order of opening.
     pub drive: DriveOptions,
     /// Number of I/O threads that will own queues of file drives; 0 counts as 1.
     pub io_threads: u16,

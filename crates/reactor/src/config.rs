@@ -166,9 +166,11 @@ pub struct Counters {
     pub system_calls: u64,
     /// Number of event-loop iterations, that is, of calls of `turn`.
     pub turns: u64,
-    /// Number of operations so far: submitted to the kernel, or started by the epoll back end.
+    /// Number of operations pushed so far ([`Handle::push`](crate::Handle::push)), including those
+    /// that pool threads execute.
     pub sqes: u64,
-    /// Number of completions so far: received from the kernel, or delivered by the epoll back end.
+    /// Number of completions so far: received from the kernel by the ring, including internal ones
+    /// such as wake-ups, or delivered by the epoll back end.
     pub cqes: u64,
     /// Number of event-loop iterations in which the thread blocked in the kernel to wait for
     /// events.

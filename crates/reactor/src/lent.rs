@@ -30,7 +30,7 @@ struct LentRegion {
 
 impl LentRegions {
     /// Adds a memory region, and registers its pieces up to the first that `register` refuses. If
-    /// the region was added before, only increments its number of lenders.
+    /// the region is lent already, only increments its number of lenders.
     pub(crate) fn lend(
         &mut self,
         extent: AddressRange,

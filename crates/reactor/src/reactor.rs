@@ -304,7 +304,7 @@ impl Handle {
     /// - The region is registered in pieces of `piece_bytes` bytes (at most 1 GiB). Reads and
     ///   writes name a piece by its index ([`Handle::fixed_buffer`]).
     /// - Registration stops at the first piece that the kernel refuses.
-    /// - If the reactor cannot register buffers, the call has no effect.
+    /// - If the reactor cannot register buffers, no piece is registered.
     /// - A region may be lent several times.
     /// - The call blocks while the kernel allocates and clears memory that was not used yet. On
     ///   some machines, this takes seconds for each GiB.

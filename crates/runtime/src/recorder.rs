@@ -263,10 +263,10 @@ impl<M: Machine> Recording<M> {
         self.files.into_values().map(|file| file.path).collect()
     }
 
-    /// Moves all events from the tracer's rings to memory, and writes events older than `until_ns`
-    /// to the files. Newer events are written by a later call. Returns the number of events
-    /// written. The last call of a recording has the time `u64::MAX`. The last call also reports
-    /// all dropped events.
+    /// Empties the tracer's rings, and keeps the events of this recording that pass the filter.
+    /// Writes kept events older than `until_ns` to the files; a later call writes the newer ones.
+    /// Returns the number of events written. The last call of a recording has the time `u64::MAX`.
+    /// The last call also reports all dropped events.
     fn turn(&mut self, until_ns: u64) -> io::Result<u64> {
         let Recording { tracer, volumes, config, files, began_ns, drops } = self;
         let mut missing = Vec::new();

@@ -75,7 +75,8 @@ impl Session {
     /// must be valid for `host`, a host name or an IP address.
     ///
     /// # Errors
-    /// `Certificate` if `host` is neither a host name nor an IP address.
+    /// `Certificate` if `host` is neither a host name nor an IP address. `Internal` if rustls
+    /// refuses the configuration.
     pub fn client(config: &ClientConfig, host: &str) -> Result<Session, Error> {
         let name = ServerName::try_from(host.to_owned()).map_err(|_| {
             let text = format!("'{host}' is neither a host name nor an IP address");

@@ -110,8 +110,8 @@ pub struct TraceEntry {
     pub data: Vec<u8>,
     /// Index of the trace, in the order in which the traces were opened.
     pub trace: usize,
-    /// Number of the CPU whose trace file holds the record; 0 for a pipe, which carries the records
-    /// of all CPUs.
+    /// Number of the CPU whose trace file holds the record. For a pipe, which carries the records
+    /// of all CPUs, the CPU number in the record.
     pub cpu: u32,
 }
 

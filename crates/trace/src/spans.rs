@@ -10,8 +10,8 @@
 //! - In millrace's recordings S comes after I. Unlike in btt, S then splits I2D into I2S, the time
 //!   before the I/O waits for a tag, and S2D. Without S, I2S is the whole I2D.
 //! - If two I/Os in flight have the same first sector, only the later one is followed.
-//! - Events without a length, of passthrough commands, or before the device's first Q or A do not
-//!   count. A time that does not advance counts as 1 ns.
+//! - Events without a length (except A and R), of passthrough commands, or before the device's
+//!   first Q or A do not count. A time that does not advance counts as 1 ns.
 //! - A split (X) is ignored. G, I and D of the parts count, because the parts lie in the queued
 //!   range. A split I/O has no Q2C unless a single C covers it.
 //!

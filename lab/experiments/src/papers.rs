@@ -104,8 +104,8 @@ pub(crate) struct Repetition<'a> {
     /// off.
     pub(crate) without: &'a [Mechanism],
     pub(crate) rows: usize,
-    /// Number of simulated events, such as accesses to cache lines, in all simulations of the
-    /// paper.
+    /// Number of simulated events, such as accesses to cache lines, in all simulations of this
+    /// page.
     pub(crate) events: u64,
     pub(crate) models: &'a [Model],
 }

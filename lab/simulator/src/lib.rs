@@ -172,7 +172,7 @@ impl Simulated {
     }
 
     /// Undoes one call of [`Simulated::keep_cpu`]. The caller may be preempted again once all its
-    /// calls of `keep_cpu` are undone.
+    /// calls of `keep_cpu` are undone and it holds no lock.
     pub fn release_cpu() {
         private(|world| world.scheduler.me().locks -= 1);
     }

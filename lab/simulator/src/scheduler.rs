@@ -203,7 +203,8 @@ impl Scheduler {
             }
             state.is_overdue = !state.queue.is_empty();
             // A thread that is alone on its CPU gets time slices, too. The reason is that `pick`
-            // checks the simulation's limit on virtual time only at the end of a slice.
+            // checks the simulation's limit on virtual time, and that such a thread may suspend
+            // only at the end of a slice.
             state.slice_end_ps = (state.clock_ps + slice_ps).min(limit_ps.max(state.clock_ps) + 1);
         }
         self.clocks.set_cpu(state.position, state.clock_ps);

@@ -1,9 +1,9 @@
 //! Syntax trees of a crate's modules, and the resolution of paths to items in them.
 //!
-//! Parses the files of the crate, beginning with `lib.rs` and following the `mod` lines. Code that
-//! is built only for tests is left out. Paths are resolved through `use` lines of any visibility,
-//! including globs. A path that leaves the crate resolves to nothing. Called by `api::stale` and
-//! `listing`.
+//! Parses the files of the crate, beginning with `lib.rs` and following the `mod` lines. Modules
+//! that are built only for tests are left out. Paths are resolved through `use` lines of any
+//! visibility, including globs. A path that leaves the crate resolves to nothing. Called by
+//! `api::stale` and `listing`.
 
 use std::collections::BTreeMap;
 

@@ -22,8 +22,9 @@ pub(crate) trait LedgerEntry {
     fn add_to(&self, sum: &mut Self::Sum);
 }
 
-/// Accounts, each a set of statistics that one thread writes. When a thread has ended, its account
-/// is added to a sum and freed. There is one sum for each key, such as a tenant.
+/// Accounts, each a set of statistics that one thread writes. Once the thread has dropped its
+/// reference, the account is added to a sum and freed. There is one sum for each key, such as a
+/// tenant.
 pub(crate) struct AccountLedger<T: LedgerEntry> {
     open: Vec<Arc<T>>,
     closed: BTreeMap<T::Key, T::Sum>,
@@ -74,8 +75,8 @@ where
     T::Sum: Clone,
 {
     /// Returns the sums of all accounts, one sum for each key (such as a tenant). An account is a
-    /// set of statistics that one thread writes. Accounts of ended threads are freed, but their
-    /// counts stay in the sums.
+    /// set of statistics that one thread writes. Accounts that their threads have dropped are
+    /// freed, but their counts stay in the sums.
     pub(crate) fn sums(&mut self) -> BTreeMap<T::Key, T::Sum> {
         self.close_left();
         let mut sums = self.closed.clone();

@@ -1,15 +1,16 @@
 //! Accounting by tenant: the I/Os that a volume completed for each tenant, as the tenant saw them.
 //!
 //! The channel that submitted a bio counts it once, with the time from submission until the bio is
-//! handed back. There are three cases:
+//! handed back. There are four cases:
 //! - Unsplit bio, completed by the channel's thread: counted with its completion batch
 //!   (account.rs).
 //! - Unsplit bio, completed by another thread: counted when the channel takes delivery of the bio.
-//! - Split bio: counted when its last part has completed.
+//! - Split bio: counted when its last part has completed and the bio is handed back.
+//! - Bio that reached no drive (invalid or aborted): counted when it is handed back.
 //!
-//! Each channel has one account for each tenant, made on the tenant's first I/O. The volume keeps
-//! the ledger of accounts; the sum over all tenants is the volume's total. Kernel counterpart:
-//! blk-cgroup's `io.stat`.
+//! Each channel has one account for each pair of group and tenant, made on its first I/O. The
+//! volume keeps the ledger of accounts; the sum over all accounts is the volume's total. Kernel
+//! counterpart: blk-cgroup's `io.stat`.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;

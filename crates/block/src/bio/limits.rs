@@ -102,7 +102,9 @@ impl QueueLimits {
         self.merge_sectors.min(self.max_sectors)
     }
 
-    /// Checks each field and the relations between fields. Rounds lengths down to whole blocks.
+    /// Checks the fields and the relations between them. Changes some values instead of refusing
+    /// them: rounds lengths down to whole blocks, lowers `max_sectors` to the longest supported
+    /// length, and raises `physical_block_size` and `io_min` to the size of a logical block.
     ///
     /// # Errors
     /// `InvalidSetting`, with the name and value of the wrong field.

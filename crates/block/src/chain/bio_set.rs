@@ -17,7 +17,8 @@ use crate::chain::slot::{BioList, BioRef, BioSlot};
 pub(crate) struct BioSet<M: Machine> {
     /// Head of the linked list of completed bios, the newest first; 0 if the list is empty.
     completed: M::Word,
-    /// Number of timed-out requests that a drive has not completed yet.
+    /// Number of `BioSetRef`s: one for each bio of the set whose request was abandoned after a
+    /// timeout, and that the drive has not completed yet.
     pub(crate) abandoned: M::Word,
     pub(crate) bell: Arc<Doorbell<M>>,
     slots: Box<[M::Line<BioSlot<M>>]>,
@@ -112,9 +113,9 @@ pub(crate) struct BioSetRef<M: Machine>(*const BioSet<M>);
 unsafe impl<M: Machine> Send for BioSetRef<M> {}
 
 impl<M: Machine> BioSetRef<M> {
-    /// Creates a reference to `bio_set`, for a timed-out bio with memory that a drive may still
-    /// use. The field `abandoned` counts these references. The set is not freed while the count is
-    /// not 0.
+    /// Creates a reference to `bio_set`, for a bio whose request was abandoned after a timeout. The
+    /// drive may still use the bio's memory, if the bio has any. The field `abandoned` counts these
+    /// references. The set is not freed while the count is not 0.
     pub(crate) fn new(bio_set: *const BioSet<M>) -> Self {
         // SAFETY: the bio is still in use, so its set exists.
         unsafe { &*bio_set }.abandoned.fetch_add(1, Order::SeqCst);

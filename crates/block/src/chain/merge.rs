@@ -5,9 +5,9 @@
 //! one request. The drive's limits (`QueueLimits::merge_max`) set the longest request that merging
 //! may build.
 //!
-//! Plugs, the `sq` stack, sort.rs and the schedulers merge bios with these functions. A plug
-//! compares a new bio only with the drive's last bio. Kernel counterpart: block/blk-merge.c,
-//! `blk_attempt_bio_merge`.
+//! Plugs, the `sq` stack, sort.rs and the schedulers merge bios with these functions. A `Plug`
+//! compares a new bio only with the drive's last bio, a `VolumePlug` with all plugged requests.
+//! Kernel counterpart: block/blk-merge.c, `blk_attempt_bio_merge`.
 #![allow(unsafe_code)]
 
 use millrace_machine::Machine;

@@ -102,8 +102,8 @@ pub(crate) struct BioSlot<M: Machine> {
     /// For a split bio: number of its parts that have not completed.
     pub(crate) remaining: u32,
     pub(crate) member: u16,
-    /// For a split bio: true if all parts of its present stage (preflush, data or final flush)
-    /// exist.
+    /// For a split bio: true if no more parts of its present stage (preflush, data or final flush)
+    /// will be made, because all exist or one has failed.
     pub(crate) all_made: bool,
     /// For a part of a split bio: true if the submitter owns the memory of the split bio.
     pub(crate) of_foreign: bool,

@@ -157,8 +157,9 @@ impl<M: Machine> VolumePlug<M> {
         self.len() + flushes as u32
     }
 
-    /// Adds a bio to the plug: merges it into a plugged request, or gets a request for it. While
-    /// older bios wait for a tag, the bio waits behind them.
+    /// Adds a bio to the plug: merges it into a plugged request, or gets a request for it. If no
+    /// tag is free, the bio waits for one. While older bios wait for a tag, the bio waits behind
+    /// them. A flush that need not wait is sent at once.
     pub(crate) fn plug(&mut self, slot: BioRef<M>, to: &mut BioSubmission<M>) {
         if self.blocked.is_empty() {
             self.plug_or_block(slot, to);

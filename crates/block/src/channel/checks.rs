@@ -91,7 +91,9 @@ impl BioChecks {
         self.traced = self.has_sink || recorded;
     }
 
-    /// Recomputes the longest bio that may take the fast path. No bio may take it in three cases:
+    /// Recomputes the longest bio that may take the fast path. No bio may take it in four cases:
+    /// - A drive limits memory segments, or has boundaries that no request may cross (`plain_max`
+    ///   is 0).
     /// - A trace is recorded, or a trace sink is set.
     /// - The volume has a single plug for all drives (`admits_each`).
     /// - Too many bios wait for workers (`pressed`).

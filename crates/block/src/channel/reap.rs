@@ -137,7 +137,7 @@ impl<M: Machine> Channel<M> {
     /// Polls like [`Channel::poll`], for a program that uses the same memory for many I/Os. The
     /// callback `next` gets each completed bio. The callback either changes the bio (sector,
     /// operation or contents) and submits it again, or drops it. Bios submitted again are sent to
-    /// the drives by the next call at the latest.
+    /// the drives by the next call at the latest, unless a limit of their group delays them.
     ///
     /// If a bio submitted again can never be served, the callback gets it once more, with an error
     /// status.

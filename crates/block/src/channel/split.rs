@@ -53,10 +53,11 @@ impl<M: Machine> BioSubmission<M> {
     /// Makes the parts of the split bio `parent` for its present stage (preflush, data or final
     /// flush). If no bio slot is free for a part, `parent` waits for a slot, and the remaining
     /// parts are made later. If all parts are made and none is in flight, the next stage begins at
-    /// once.
+    /// once, or the bio ends.
     fn make_parts(&mut self, mut parent: BioRef<M>) {
-        // The submission time of the parts is the present time. The split bio may be much older,
-        // because it waited for a bio slot or for an earlier stage.
+        // The parts get the submission time of the present batch, or the present time if the clock
+        // was not read for that batch yet. The split bio may be much older, because it waited for a
+        // bio slot or for an earlier stage.
         self.batch.parts_ns = match self.batch.now_ns {
             0 => M::now(),
             now_ns => now_ns,
@@ -145,7 +146,10 @@ impl<M: Machine> BioSubmission<M> {
     /// flush). `span` is the index of the bio's first drive and the number of its drives. Two
     /// fields of `parent` store the progress:
     /// - `offset`: number of drives that have all their parts.
-    /// - `dev_sector`: on the next drive, number of sectors of the bio's data that are in parts.
+    /// - `dev_sector`: on the next drive, number of sectors of the bio's data that are in parts. In
+    ///   a stage of flushes, 1 if the flush of the next drive is made, otherwise 0.
+    ///
+    /// With `SplitRule::Chunks`, `next_chunk` makes the parts of the data.
     fn next_part(
         &mut self,
         parent: &mut BioRef<M>,
@@ -172,8 +176,9 @@ impl<M: Machine> BioSubmission<M> {
         NextPart::Made
     }
 
-    /// Returns true if the bio must wait behind bios of its group that wait for a free bio slot.
-    /// Returns false while `resume_stalled` continues the waiting bios of drive `member`.
+    /// Returns true if the bio must wait behind bios of its group that wait for a free bio slot on
+    /// drive `member`. Returns false while `resume_stalled` continues the waiting bios of this
+    /// drive.
     #[inline(always)]
     pub(crate) fn is_behind(&self, slot: &BioSlot<M>, member: u16) -> bool {
         self.stalled > 0 && self.resumes != Some(member) && {

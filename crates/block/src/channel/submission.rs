@@ -50,8 +50,8 @@ pub(crate) struct PluggedBatch {
     /// Submission time of the next bio; 0 if the clock was not read for this batch yet.
     pub(crate) now_ns: u64,
     pub(crate) parts_ns: u64,
-    /// True if the plugs contain parts of split bios. A poll that puts parts into the plugs sends
-    /// them to the drives before it ends.
+    /// True if parts of split bios were put into the plugs since the plugs were last flushed. A
+    /// poll that puts parts into the plugs sends them to the drives before it ends.
     pub(crate) has_parts: bool,
 }
 

@@ -3,8 +3,9 @@
 //! Owned by a channel's `BioSubmission`. A bio passes the token buckets of its group, then those of
 //! the group's parent (group/gate.rs). Each bucket reserves a time at which the bio may pass. Until
 //! then the bio waits here, in a slot of the channel. So a submitter that exceeds a limit finds its
-//! channel full. A bio reserves a time only shortly before that time ([`AHEAD_NS`]), so a submitter
-//! that stops leaves few unused reservations. Waiting bios use at most half of the slots. A group
+//! channel full. While the last reserved time of a queue is far ahead ([`AHEAD_NS`]), further bios
+//! of the queue reserve no time, so a submitter that stops leaves few unused reservations. Waiting
+//! bios use at most half of the slots, not counting bios that `poll_again` submits again. A group
 //! may use at most half of the slots that are free for waiting bios. No thread spins: the channel
 //! asks to be polled at the earliest reserved time. Flushes are not limited. Kernel counterpart:
 //! `struct throtl_service_queue`.
@@ -27,9 +28,9 @@ use crate::group::view::GroupView;
 
 /// Longest sleep in nanoseconds while bios wait, because limits may change during the sleep.
 const LOOK_NS: u64 = 20_000_000;
-/// Nanoseconds by which the last reserved time of a queue may be ahead of the present time. Further
-/// bios of the queue wait without a reserved time. Limits how long a client with one I/O in flight
-/// waits behind a client with many.
+/// While the last reserved time of a queue is more nanoseconds than this ahead of the present time,
+/// further bios of the queue wait without a reserved time. Limits how long a client with one I/O in
+/// flight waits behind a client with many.
 const AHEAD_NS: u64 = 1_000_000;
 /// Marks a waiting bio that has no reserved time at its token bucket yet. Stored in `dev_sector`,
 /// which otherwise holds the reserved time in nanoseconds.
@@ -41,7 +42,7 @@ const NO_TIME: u64 = u64::MAX;
 struct BucketStep {
     from: usize,
     /// True if the bio is the first in its queue without a reserved time. Such a bio reserves a
-    /// time now. Without this flag, `pass_from` would put it back at the end of the queue.
+    /// time now. Without this flag, `pass_from` could put it back at the end of the queue.
     is_first: bool,
 }
 
@@ -161,10 +162,11 @@ impl<M: Machine> Throttle<M> {
             all.append(&mut line.behind);
             while let Some(slot) = all.pop_front() {
                 self.count_out(&slot, now_ns);
-                // The bio has already paid at the old token buckets before index `place`. The bio
-                // continues at the first index before `place` that had no old bucket, because there
-                // may be a new one. At later indices before `place`, the bio pays a second time. If
-                // there was an old bucket at each index, the bio continues at `place`.
+                // The bio has already paid at the old token buckets before index `place`. Of the
+                // buckets of the changed group, which begin at index `first`, the bio continues at
+                // the first one before `place` that did not exist, because there may be a new one.
+                // At later indices before `place`, the bio pays a second time. If there was an old
+                // bucket at each index, the bio continues at `place`.
                 let is_new = |at: &usize| old.bucket_of(&slot.bio, *at).is_none();
                 let from = (first..place).find(is_new).unwrap_or(place);
                 // If the bio has now passed all its token buckets, it is queued again with the

@@ -198,7 +198,7 @@ pub(crate) fn end_requests<M: Machine>(
 
 /// Ends the next requests of the completion batch that can be counted with the I/Os in `equal`.
 /// Stops at the first request with an error, with several bios, or from another channel. Also stops
-/// at a request that differs in operation, group, tenant or times.
+/// at a request that waited in a queue, or differs in operation, group, tenant, stage or times.
 #[inline(always)]
 fn end_alike<M: Machine>(
     context: &mut QueueContext<'_, M>,

@@ -26,8 +26,9 @@ pub struct DiskConfig<M: Machine> {
     /// Number of hardware queues: one for each core, one for each NUMA node, or only one; at most
     /// as many as the driver supports.
     pub hardware_queues: Spread,
-    /// Number of tags, 1 to 65,536; `None` for the depth of the driver. If the drive uses a
-    /// controller's tags, the number limits each hardware queue's requests in flight instead.
+    /// Number of tags, 1 to 65,536, but at most the depth of the driver; `None` for that depth. If
+    /// the drive uses a controller's tags, the number limits each hardware queue's requests in
+    /// flight instead.
     pub queue_depth: Option<u32>,
     /// Time after which `DriverQueue::timeout` is called for a request; zero for no timeout.
     pub timeout: Duration,

@@ -191,7 +191,8 @@ pub(crate) fn one_to_one<M: Machine>(config: &DiskConfig<M>, ctxs: usize, hctxs:
 }
 
 /// Returns the path that a batch takes from the plug to the driver in the multi-queue design. The
-/// path bypasses the software queues in two cases:
+/// path bypasses the software queues in two cases, both only if the settings of software queues and
+/// of hardware queues are `Spread::Core`:
 /// - Software queues and hardware queues are paired one to one.
 /// - Each hardware queue has a thread that owns it. Only the owner's batches bypass the software
 ///   queues. Bios of other threads wait there until the owner takes them.

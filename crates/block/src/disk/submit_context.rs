@@ -70,7 +70,8 @@ pub(crate) struct SubmitContext<M: Machine> {
 }
 
 /// Data for trace events. The functions that emit events read these fields, because they do not get
-/// the data as arguments.
+/// the data as arguments. Only `has_waited` is for another purpose: while it is true, batches take
+/// no fast path, because bios in the plugs have waited for limits of their groups.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TraceContext {
     pub(crate) inserted_ns: u64,
@@ -117,8 +118,9 @@ impl<M: Machine> SubmitContext<M> {
         }
     }
 
-    /// Returns this thread's statistics for hardware queue `hctx` of `disk`, which is not the
-    /// thread's own queue. The disk is in the thread's volume, or shares tags with it.
+    /// Returns this thread's statistics for hardware queue `hctx` of `disk`, for work in a queue
+    /// that is usually not the thread's own. The disk is in the thread's volume, or shares tags
+    /// with it.
     #[cold]
     pub(crate) fn stats_of(&mut self, disk: &Disk<M>, hctx: u16) -> Arc<DiskStats<M>> {
         let others = &mut self.accounts.others;

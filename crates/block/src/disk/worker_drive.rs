@@ -81,9 +81,9 @@ impl<M: Machine> WorkerDrive<M> {
     }
 
     /// Returns true if the worker must try to serve the queue: the queue has new work, or another
-    /// thread was serving it when the worker last tried. If threads can move between CPUs, returns
-    /// false while another thread serves the queue: a spinning worker would take the CPU from that
-    /// thread.
+    /// thread was serving it when the worker last tried. After such a failed try, if threads can
+    /// move between CPUs, returns false while a thread serves the queue: a spinning worker would
+    /// take the CPU from that thread.
     pub(crate) fn has_work(&self) -> bool {
         if self.missed && M::THREADS_MOVE && self.queue().serve.is_held() {
             return false;

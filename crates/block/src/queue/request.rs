@@ -139,7 +139,7 @@ impl<M: Machine> Request<M> {
 
     /// Returns true if the request may be counted together with the I/Os in `times`. All of this
     /// must be true:
-    /// - Operation, tenant, group, submission time and dispatch time are the same.
+    /// - Operation, tenant, group, stage, submission time and dispatch time are the same.
     /// - The request is in flight, and has a single bio, which waited in no queue.
     /// - The bio came from the channel of `bio_set`.
     ///

@@ -273,10 +273,12 @@ impl<M: Machine, T: Send> Drop for ServeGuard<'_, M, T> {
     fn drop(&mut self) {
         let (state, ended) = (&self.lock.state, self.lock.ended());
         self.lock.set_hold(None);
-        // Release pairs with the Acquire of the next `try_enter`. Unlike `leave`, this store
-        // ignores a `FLAG` that another thread has set after it left work for the holder. That work
-        // would not be done. So a `ServeGuard` is dropped only where no thread sets `FLAG`, or in a
-        // panic.
+        // Release pairs with the Acquire of the next `try_enter`. Unlike `leave`, this store clears
+        // a `FLAG` that another thread has set, and the holder does not do the work that the other
+        // thread left. So a `ServeGuard` is dropped only in three cases:
+        // - No thread sets `FLAG`.
+        // - The other threads check for pending work before they sleep (`QueueContext::serve`).
+        // - The holder panics.
         if M::Meter::ALWAYS {
             state.store(FREE, Order::Release);
         } else {

@@ -216,8 +216,8 @@ pub(crate) struct ServingChoice {
     settling: bool,
     /// Number of measuring windows left before `auto` tries the slower serving mode again.
     stay: u32,
-    /// Number of measuring windows for which `auto` will keep the faster mode after the next
-    /// change. Doubles with each change.
+    /// Number of measuring windows for which `auto` will keep the faster mode after the next change
+    /// to that mode. Doubles with each such change, up to [`STAY_MOST`].
     patience: u32,
 }
 

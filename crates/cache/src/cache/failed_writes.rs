@@ -7,9 +7,10 @@
 //! - The dirty limit excludes stranded pages, so that writers to other drives are not slowed down.
 //!   Instead, each drive has a share, the maximum number of its stranded pages.
 //! - A write beyond the share waits. If the drive is failing, the write fails once `PROBES` probes
-//!   (trial writes) have failed.
-//! - Stranded pages are written only as probes, a few extents at a time. A stuck drive gets no
-//!   probes, because its writes in flight may still complete.
+//!   (trial writes) have failed and no write has succeeded. So if a drive fails only some writes,
+//!   the cache delays the drive's writers, but refuses no write.
+//! - The flusher writes stranded pages only as probes, a few extents at a time. A stuck drive gets
+//!   no probes, because its writes in flight may still complete.
 //!
 //! After a failed write over several drives, or after a drive was stuck, no write spans two drives
 //! any more. So the failing drive is always known.

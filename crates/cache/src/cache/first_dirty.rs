@@ -33,7 +33,7 @@ impl<M: Machine> FirstDirty<M> {
     #[inline]
     pub(crate) fn note(&self) {
         // Acquire pairs with the Release store in `run`. If `is_due` is 0, the callback has
-        // returned, so writes may be answered from memory.
+        // returned or was never set, so writes may be answered from memory.
         if self.is_due.load(Order::Acquire) != 0 {
             self.run();
         }

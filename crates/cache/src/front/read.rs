@@ -5,9 +5,9 @@
 //! eighths of a page (see page.rs). A write may give the page another frame during the read. The
 //! written data are newer, so the read fills only the eighths that are not valid in the new frame.
 //!
-//! Reads in flight use at most half of the frames, so that a hanging drive leaves memory for other
-//! drives. Further reads go straight into the request's memory. A read of the volume below covers
-//! one drive only, unless the stripe chunks are small.
+//! Once reads in flight use half of a shard's frames, a page with no data in memory is read
+//! straight into the request's memory, so that a hanging drive leaves memory for other drives. A
+//! read of the volume below covers one drive only, unless the stripe chunks are small.
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;

@@ -4,13 +4,14 @@
 //! earlier are written to the volume. The queue itself writes small amounts, and the flusher writes
 //! large amounts. Then the volume below is flushed.
 //!
-//! FUA writes, and all writes of a write-through cache, write only their own range to the volume. A
-//! FUA write ends with a flush of the drives of its range. The flush is left out if the request has
-//! written all its pages with FUA and no write has failed.
+//! FUA writes, and all writes of a write-through cache, write the pages of their range to the
+//! volume. Writes without FUA also write other dirty pages of the same extents. A FUA write ends
+//! with a flush of the drives of its range. The flush is left out if the request has written all
+//! its pages with FUA and no write has failed.
 //!
-//! A discard waits until no page of its range is being written. Then the discard is executed on the
-//! volume below, and the range is dropped from memory. Reads of the range that are in flight are
-//! repeated, because their data may be older than the discard.
+//! A discard waits until no page of its range's extents is being written. Then the discard is
+//! executed on the volume below, and the range is dropped from memory. Reads of the range that are
+//! in flight are repeated, because their data may be older than the discard.
 
 use alloc::vec::Vec;
 
@@ -146,9 +147,9 @@ impl<M: Machine> CacheQueue<M> {
             if owes(shard.extent(at)) {
                 if !self.cache.clearing.has_extent(number) {
                     // `todo` lists the pages for which the drives must be flushed at the end. A
-                    // page that is written here with FUA leaves `todo`, but only if `is_awaited` is
-                    // true. The request then waits for the write, because the extent became dirty
-                    // in `epoch` or earlier.
+                    // page leaves `todo` if the request's whole part of the page is written here
+                    // with FUA, and `is_awaited` is true. The request then waits for the write,
+                    // because the extent became dirty in `epoch` or earlier.
                     let is_awaited = shard.extent(at).dirtied.epoch <= epoch;
                     let first = items.len();
                     // A FUA request writes only its own pages of this extent (16 consecutive

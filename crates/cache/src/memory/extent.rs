@@ -5,8 +5,8 @@
 //! volume. Bit masks of type `u16` have a bit for each page. Invariants:
 //! - Dirty eighths are valid.
 //! - An extent stays in its shard while any of its pages is being read or written.
-//! - A frame does not change while it is written to a drive, because new writes get a new frame.
-//! - Pages that wait for a failing drive (`stranded`) are dirty.
+//! - Data do not change while they are written to a drive, because new writes get a new frame.
+//! - Pages that wait for a failing or stuck drive (`stranded`) are dirty.
 
 use core::ops::Range;
 
@@ -27,7 +27,9 @@ pub(crate) struct Extent {
     pub(crate) number: u64,
     /// For each page, a mask of its eighths that are in memory.
     pub(crate) valid: [u8; EXTENT_PAGES],
-    /// For each page, a mask of the eighths that are newer in memory than on the volume below.
+    /// For each page, a mask of the eighths that are newer in memory than on the volume below. The
+    /// mask is cleared when the page's write to the volume begins, and set again if the write
+    /// fails.
     pub(crate) dirty: [u8; EXTENT_PAGES],
     /// One bit for each page, set by an access and cleared when the CLOCK eviction passes the page.
     pub(crate) hit: u16,
@@ -64,8 +66,9 @@ pub(crate) struct YoungPages {
     /// Milliseconds from `Extent::dirtied` until the first page in `pages` became dirty; at most
     /// `u16::MAX`.
     pub(crate) after_ms: u16,
-    /// True if all pages from before the flush are clean again. `Extent::dirtied` then holds the
-    /// time of the first page after the flush. The extent keeps its old position in the dirty list.
+    /// True if no page from before the flush is dirty any more; such pages may still be in
+    /// `Extent::writing`. `Extent::dirtied` then holds the time of the first page after the flush.
+    /// The extent keeps its old position in the dirty list.
     pub(crate) is_all: bool,
 }
 
@@ -86,9 +89,9 @@ pub(crate) struct WriteEpochs {
 pub(crate) struct FailedPages {
     pub(crate) pages: u16,
     pub(crate) status: Status,
-    /// Number of unanswered write requests that have written to the extent; only for a
-    /// write-through cache. Once the number is 0, all writers of failed pages have received the
-    /// error, so the failed pages are dropped.
+    /// Number of unanswered write requests that have written to the extent and wait for these data
+    /// to reach the volume; only for a write-through cache. Once the number is 0, all writers of
+    /// failed pages have received the error, so the failed pages are dropped.
     pub(crate) claims: u32,
 }
 

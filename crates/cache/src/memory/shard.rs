@@ -71,8 +71,8 @@ impl WriteOutcome {
 pub(crate) enum DuePages {
     Pages(u16),
     /// Write the pages in this bit mask now, even if two groups of the extent's pages are already
-    /// in flight (`WriteEpochs`). Used while a drive is failing or has used up its share of
-    /// write-back data.
+    /// in flight (`WriteEpochs`). Used while a drive is failing or stuck, or has used up its share
+    /// of write-back data.
     Beside(u16),
     /// Skip this extent and continue with the next one.
     Later,
@@ -172,8 +172,8 @@ impl Shard {
     }
 
     fn evict(&mut self, keep: u32) -> Option<u32> {
-        // The CLOCK hand makes two rounds. If all hit bits are set, the first round only clears
-        // them.
+        // The CLOCK hand makes at most two rounds. If all hit bits are set, the first round only
+        // clears them.
         for _ in 0..2 * self.owners.len() {
             let at = self.hand;
             self.hand = if at + 1 == self.owners.len() { 0 } else { at + 1 };
@@ -397,7 +397,7 @@ impl Shard {
     }
 
     /// If all remaining dirty pages became dirty after a flush (`YoungPages`), moves the extent to
-    /// the epoch of these pages. The flush then does not wait for the extent.
+    /// the epoch of these pages. The flush then waits only for the extent's pages in flight.
     fn grow_younger(&mut self, at: u32) {
         let extent = &mut self.extents[at as usize];
         let (epoch, young) = (extent.dirtied.epoch, extent.young);

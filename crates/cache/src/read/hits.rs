@@ -1,5 +1,5 @@
-//! `PendingHits`: reads that are found in memory and wait to be copied, while the CPU prefetches
-//! their data.
+//! `PendingHits`: reads of single pages whose extent is in memory. The reads wait to be copied,
+//! while the CPU prefetches their data.
 //!
 //! An access to data in no CPU cache waits for memory. These waits overlap, because reads are
 //! handled in groups. First all extents are prefetched, then all pages, and then all pages are

@@ -3,8 +3,8 @@
 //! `turn` collects the dirty pages that are due, sorts them and submits them on the flusher's
 //! channel to the volume. A page is due if it is old, if too much data are dirty, or if a flush or
 //! write waits. If worker threads serve the volume's drives, the flusher's thread only builds the
-//! writes. Source: Kumar et al., ATC 2017, the Falcon paper. A flusher that is dropped leaves dirty
-//! pages unwritten, so flush the cache's disk first. Kernel counterpart: `wb_workfn`.
+//! writes. Source: Kumar and Huang, ATC 2017, the Falcon paper. A flusher that is dropped leaves
+//! dirty pages unwritten, so flush the cache's disk first. Kernel counterpart: `wb_workfn`.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -26,8 +26,9 @@ const IN_FLIGHT_BYTES: u64 = 64 << 20;
 /// if all other drives are stuck, a working drive still gets writes.
 const SHARES_BYTES: u64 = IN_FLIGHT_BYTES - BATCH_BYTES;
 /// Time in nanoseconds after which the flusher searches for dirty pages again even if writes are
-/// waiting. Applies only if each drive has its own list of writes. Also the pause after a search
-/// that found no pages while a drive had used up its share of `SHARES_BYTES`.
+/// waiting. Applies only if the volume has several drives, each with its own list of writes. Also
+/// the pause after a search that found no pages while a drive had used up its share of
+/// `SHARES_BYTES`.
 const LOOK_NS: u64 = 10_000_000;
 /// Additional age in nanoseconds. While a flush waits, pages that the flush does not need become
 /// due only when they are older by this time.
@@ -250,7 +251,7 @@ impl<M: Machine> Flusher<M> {
                 true => DuePages::Pages(!e.stranded),
                 // The dirty list is sorted by age, but older extents may follow after two kinds of
                 // extents: extents with pages that wait for a failing drive (`stranded`), and
-                // extents whose oldest pages are written already (`young.is_all`). So the search
+                // extents whose oldest pages are no longer dirty (`young.is_all`). So the search
                 // continues after these extents.
                 false if e.stranded != 0 || e.young.is_all => DuePages::Later,
                 false => DuePages::NoMore,

@@ -409,8 +409,8 @@ impl WriteBio {
         self.sector + u64::from(bytes / 512)
     }
 
-    /// Appends a segment to the write. Returns false if the write is full, or if the write does not
-    /// end at `sector`.
+    /// Appends a segment to the write. Returns false if the write is full, does not end at
+    /// `sector`, must stay alone, or would cover sectors from `until` on.
     fn append(&mut self, sector: u64, piece: Segment, page: usize) -> bool {
         let nr_sectors = (self.end() - self.sector) as u32;
         let follows = self.end() == sector;

@@ -414,7 +414,7 @@ impl<'a> KeyValue<'_, 'a> {
     }
 
     /// Returns the nested table of a key as a section. The table is written in TOML as
-    /// `key = { ... }` or `key.subkey = ...`.
+    /// `key = { ... }`, as `key.subkey = ...`, or below a header such as `[volume.cache]`.
     pub fn table(self) -> Option<Section<'a>> {
         let (key, title) = (self.key, format!("{} of {}", self.key, self.section.title));
         let DeValue::Table(table) = self.entry.value.get_ref() else {

@@ -1,4 +1,5 @@
-//! `[[export]]`: a volume that clients use over NBD, or that a virtual machine uses as a disk.
+//! `[[export]]`: a volume that clients use over NBD, or that a virtual machine uses as a disk. An
+//! export may also be a directory, whose files clients use over NBD.
 //!
 //! I/O threads are pinned to CPUs only if `cpus` is set. A pinned thread cannot leave a CPU on
 //! which the guest's own threads run, and only the kernel knows these CPUs.

@@ -69,7 +69,7 @@ fn idle_volumes(plan: &ServePlan) -> Vec<Warning> {
 
 /// Returns warnings about group settings that have no effect:
 ///
-/// - keys that a volume's cache or the scheduler of its drives ignores
+/// - keys that a cache or scheduler ignores, of a volume or of a directory export's files
 /// - keys that child groups do not inherit
 /// - latency targets that a scheduler or a drive cannot keep
 fn ignored_settings(plan: &ServePlan) -> Vec<Warning> {

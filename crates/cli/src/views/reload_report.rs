@@ -40,8 +40,9 @@ pub struct UnsavedChanges {
 }
 
 impl UnsavedChanges {
-    /// Returns the unsaved changes as text for the user, one line each. The text is empty if the
-    /// file matches the served configuration.
+    /// Returns the unsaved changes as text for the user: a heading, then one line each. The text is
+    /// empty if the file matches the served configuration. If the changes cannot be determined, the
+    /// text gives the reason.
     pub fn text(&self) -> String {
         let Some(file) = self.file.as_ref().filter(|_| self.problem.is_empty()) else {
             return format!(

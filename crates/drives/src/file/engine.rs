@@ -35,9 +35,9 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// Prepares the calling thread's reactor for the operations of a queue. Registers `arenas`,
-    /// memory that a cache lends to the drive, with the kernel. Fails if the system cannot start a
-    /// thread for operations that block.
+    /// Prepares the calling thread's reactor for the operations of a queue. If io_uring executes
+    /// the operations, registers `arenas`, memory that a cache lends to the drive, with the kernel.
+    /// Fails if the system cannot start a thread for operations that block.
     fn new(handle: Handle, driver: &FileDriver, depth: u32) -> io::Result<Ring> {
         let fd = driver.shared.file.as_raw_fd();
         let mut arenas = driver.shared.lent.arenas();

@@ -21,7 +21,7 @@ pub(crate) enum FileOperation {
     Read,
     Write(i32),
     Sync,
-    /// Allocate, zero or deallocate a range with fallocate(2). Contains the mode.
+    /// Zero or deallocate a range of a file with fallocate(2). Contains the mode.
     Allocate(i32),
     /// Discard or zero a range of a block device with an ioctl. Contains the request code.
     Device(u64),

@@ -104,7 +104,8 @@ pub struct ModelTiming {
     /// them.
     pub units: u32,
     /// Number of bytes that a unit reads or writes at a time: the flash page, counted over all
-    /// planes. A power of two, at least 4 KiB. A smaller I/O occupies a unit for the same time.
+    /// planes. A power of two from 4 KiB to 1 MiB. A smaller I/O occupies a unit for the same time,
+    /// except a write to the write buffer: buffered blocks are combined into whole pages.
     pub page_bytes: u32,
     /// Time in which a flash die (one of `units`) reads a page of `page_bytes`.
     pub read_time: Duration,

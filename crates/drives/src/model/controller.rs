@@ -124,8 +124,8 @@ impl ControllerPort {
         let mut ports = lock_unpoisoned(&self.controller.ports);
         let busy = ports.list.iter().filter(|port| port.in_flight > 0 || port.waiting).count();
         let share = (tags / busy.max(1) as u32).max(1);
-        // The calling drive may be the only drive that waits. In that case, the calling drive has
-        // fewer tags than its share (`own` is below `share`), so it gets a tag if one is free.
+        // `others_wait` may be true only because the calling drive itself waits with fewer tags
+        // than its share. Then `own` is below `share`, so the drive gets a tag if one is free.
         let others_wait = ports.list.iter().any(|port| port.waiting && port.in_flight < share);
         let own = ports.list[self.index].in_flight;
         let granted = ports.in_flight < tags && !(others_wait && own >= share);

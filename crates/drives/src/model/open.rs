@@ -128,11 +128,11 @@ pub fn usual_times(spec: &Spec) -> Option<UsualTimes> {
 
 /// Number of I/Os tried of each kind; odd, so that there is a median.
 const TRIES: usize = 129;
-/// Minimum pause between two sample I/Os: 100 s of virtual time in nanoseconds. After it, the drive
-/// has finished all earlier work, such as writing its buffer.
+/// Interval between two sample I/Os, apart from the random times (`MORE_NS`): 100 s of virtual time
+/// in nanoseconds. After it, the drive has finished all earlier work, such as writing its buffer.
 const APART_NS: u64 = 100_000_000_000;
-/// Maximum random time that is added to the pause between two sample I/Os: 1 s in nanoseconds. A
-/// rotating disk turns many times in 1 s, so each sample I/O finds the disk at a random angle.
+/// Limit of the random time by which each sample I/O starts later: 1 s in nanoseconds. A rotating
+/// disk turns many times in 1 s, so each sample I/O finds the disk at a random angle.
 const MORE_NS: u64 = 1_000_000_000;
 
 /// Median times of a 4 KiB read and write on an idle drive.

@@ -98,9 +98,9 @@ const PRO_950: ModelPreset = ModelPreset {
 };
 
 /// Intel SSD 520, modelled from these sources:
-/// - Random rates: Intel's product specification 325968, quoted from memory. It gives 50 K reads
-///   for the family, and 42 K writes for the 480 GB model. The 120 GB model's lower rates (25 K and
-///   40 K) are not used. They would make the time of each command too long for sequential I/O.
+/// - Random rates: Intel's product specification 325968, quoted from memory: 50 K reads for the
+///   family, and 42 K writes for the 480 GB model. The 120 GB model's lower rates (25 K and 40 K)
+///   are not used, because the time of each command would be too long for sequential I/O.
 /// - Read time of about 200 us: AnandTech measured 60 MB/s of random reads at depth 3 (February
 ///   2012).
 /// - 16 dies: ITmedia found packages of 16 GB, that is, two dies of 64 Gbit, in the 240 GB model.

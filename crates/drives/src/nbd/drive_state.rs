@@ -289,8 +289,9 @@ impl NbdState {
         news
     }
 
-    /// Makes the next flush fail if a lost server may have lost unflushed writes. Called at each
-    /// loss of a connection, and again for a write that is acknowledged while a loss is handled.
+    /// With `OnServerRestart::FlushError`, makes the next flush or FUA write fail if there are
+    /// unflushed writes, because a lost server may have lost them. Called at each loss of a
+    /// connection, and again for a write that is acknowledged while a loss is handled.
     pub(crate) fn note_loss(&self) {
         if self.target.config.on_server_restart == OnServerRestart::FlushError
             && self.durability.unflushed.exist()
@@ -345,8 +346,8 @@ impl NbdState {
     /// connections was lost. Notifies all queues. Returns false if the generation has already
     /// ended.
     ///
-    /// `since` is the time at which the lost connection was made. It tells the back-off how long
-    /// the connection has lasted. If the export has changed, `since` is `None`.
+    /// `since` is the time at which the lost connection was made, so that the back-off knows how
+    /// long the connection has lasted. If the export has changed, `since` is `None`.
     pub(crate) fn end(
         &self,
         generation: u32,

@@ -18,9 +18,9 @@ use crate::common::pieces::PIECES_MAX;
 
 /// Size of the buffer in bytes; longer than the longest message without payload.
 const BUFFER_BYTES: usize = 128 << 10;
-/// Maximum number of bytes that one receive puts into the buffer while the payload of a long read
-/// is expected. A reply header fits. With a higher limit, payload would also be received into the
-/// buffer, and must then be copied to the request's memory.
+/// Maximum number of bytes that one receive puts into the buffer after an incomplete payload, or
+/// while the payload of a long read is expected. A reply header fits. With a higher limit, more
+/// payload would be received into the buffer, and then copied to the request's memory.
 const HEADER_BYTES: usize = 512;
 pub(crate) const LONG_READ_BYTES: u64 = 16 << 10;
 

@@ -328,8 +328,8 @@ impl NbdLink {
         }
         self.fall(shared);
         if !shared.end(self.generation, why, cause, Some(self.since)) {
-            // Another connection was lost first. Its loss was logged, and has ended this
-            // connection, too.
+            // Another connection was lost first, or the export has changed. The first loss has
+            // ended this connection, too, so this loss is not logged.
             return;
         }
         let Some(short) = shared.logs_loss() else { return };
@@ -455,9 +455,9 @@ impl NbdLink {
             // of this link must not wait for the same time again.
             limit = Duration::ZERO;
         } else if limit.is_zero() {
-            // The time limit is over: either no reconnecting thread could be started, or the server
-            // accepts every connection but answers nothing. Perhaps a pending request crashes the
-            // server each time, so the pending requests fail.
+            // The time limit is 0, or it is over: either no reconnecting thread could be started,
+            // or the server accepts every connection but answers nothing. Perhaps a pending request
+            // crashes the server each time, so the pending requests fail.
             let why = self.redial.refusal();
             let why =
                 why.as_deref().unwrap_or("the server accepts connections but answers no request");

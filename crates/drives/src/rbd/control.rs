@@ -160,8 +160,9 @@ fn gone_or(error: io::Error, what: &'static str) -> LookError {
 
 impl RbdState {
     /// Compares the image in the cluster with the open image. Returns the size in the cluster, in
-    /// bytes. Returns an error if the cluster does not answer, or if a change of the image makes
-    /// the drive unusable.
+    /// bytes. Waits until the cluster answers. Returns an error if the cluster reports one, if the
+    /// image or its snapshot was removed, or if the drive has failed before. If the exclusive lock
+    /// is gone or the image was flattened, makes the drive fail, but still returns the size.
     fn look(&self) -> Result<u64, Error> {
         let error = |text: &str| Error::new(ErrorKind::System, format!("{}: {text}", self.name));
         if self.limit_bytes() == 0 {

@@ -107,8 +107,8 @@ impl RbdImage {
         let watch = self.cluster.functions.rbd_update_watch;
         // SAFETY: a live handle; the argument is kept until no call can come any more.
         checked(unsafe { watch(self.handle, &raw mut number, updated, argument) })?;
-        // Only one callback may be set. A second one would replace the first one in `updates`,
-        // while librbd still uses the first one.
+        // Only one callback may be set. `updates` keeps only the first one, so a second one would
+        // be freed while librbd still uses it.
         assert!(
             self.updates.set(UpdateWatch { number, _call: call }).is_ok(),
             "register only one update callback"

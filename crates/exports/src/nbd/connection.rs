@@ -270,8 +270,9 @@ impl Connection {
     }
 
     /// Returns the extended deadline of the negotiation, or `None` if the deadline is not extended.
-    /// The deadline is extended while the server opens an export for the client. After the answer,
-    /// the client gets another `timeout_ns` nanoseconds.
+    /// The deadline is extended while the server opens an export for the client, but not once the
+    /// client has waited for `WAITS_MAX` times `timeout_ns` nanoseconds. After the answer, the
+    /// client gets another `timeout_ns` nanoseconds.
     pub(crate) fn negotiates_until(&self, now_ns: u64, timeout_ns: u64) -> Option<u64> {
         let negotiation = self.negotiation.as_ref()?;
         let since_ns = negotiation.asked_ns?;

@@ -99,8 +99,8 @@ impl ExportCatalog for VisibleExports<'_> {
         self.catalog.on_demand
             && match wanted {
                 WantedExport::List => !matches!(self.demand, OnDemandState::Listed(_)),
-                // A listed export takes precedence over an on-demand export with the same name.
-                // This holds even for a client that may not use the listed export.
+                // A listed export takes precedence over an on-demand export with the same name,
+                // even for a client that may not use the listed export.
                 WantedExport::Export(name) => {
                     !name.is_empty() && !is_known(name) && self.catalog.find(name).is_none()
                 }

@@ -72,7 +72,7 @@ struct RequestTable {
     /// data are not contiguous.
     parts: Box<[Vec<Segment>]>,
     /// Answered requests that are not published to the guest yet. Each request is listed by its
-    /// first descriptor.
+    /// first descriptor. Always empty if the queue has no inflight region.
     batch: Vec<u16>,
     /// Requests that an earlier process left unanswered, to submit again. Each request is listed by
     /// its first descriptor.

@@ -31,8 +31,8 @@ pub(crate) struct OpenSite {
     /// a driver for the next drive.
     pub(crate) driver: Option<Opened>,
     pub(crate) places: Places,
-    /// Number of drives opened so far. In traces, this number is the minor number of the next
-    /// drive.
+    /// Number of drives opened so far, including drives that failed to open. In traces, this number
+    /// is the minor number of the next drive.
     pub(crate) opened: u32,
 }
 

@@ -41,8 +41,9 @@ impl FoundFile {
 pub(super) struct FileList {
     /// Sorted names of the files that can be exports.
     pub(super) names: Vec<String>,
-    /// Number of directory entries that cannot be exports: directories, devices, and files with
-    /// names that are not UTF-8.
+    /// Number of directory entries that cannot be exports: entries that are no regular files, links
+    /// that lead out of the directory or to no regular file, and names that are not UTF-8 or have
+    /// control characters.
     pub(super) skipped: usize,
 }
 

@@ -2,12 +2,14 @@
 //! later.
 //!
 //! Each open file has a volume, a drive and an export named `DIRECTORY/FILE`, like those in the
-//! configuration. If the requested file is open already, the client gets its export at once.
+//! configuration. If other clients use the requested file of the first directory, the client gets
+//! its export at once. Otherwise a task looks the file up, even if the file is open.
 //!
 //! A file system may never answer, for example if an NFS server is down. So all file access is in
 //! tasks ([`FileTask`], [`ClosingFile`]). The program runs a task on a thread that holds no lock or
 //! resource of the server. [`Server::answer`] and [`Server::unused_files`] create the tasks;
-//! [`Server::finish`] and [`Server::close`] end them.
+//! [`Server::finish`] and [`Server::close`] end them. Exception: if the requested name refers to
+//! another file now, [`Server::finish`] itself flushes and closes the unused file of that name.
 //!
 //! Invariant: clients get an export on demand only through this module. So an unused export stays
 //! unused while it is being closed. Tasks of one directory run one after another.

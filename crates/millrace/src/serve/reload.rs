@@ -87,9 +87,10 @@ struct ReloadPlan<'a> {
     options: &'a ReloadOptions<'a>,
 }
 
-/// Number of hardware queues on each drive of a volume; each I/O thread has one queue. The first
-/// `nbd` queues belong to the NBD threads. Queues from `nbd` to `all - 1` belong to threads that
-/// serve virtual machines.
+/// Number of hardware queues for I/O threads on each drive of a volume; each thread has one queue.
+/// The first `nbd` queues belong to the NBD threads. Queues from `nbd` to `all - 1` belong to
+/// threads that serve virtual machines. A drive may have more queues, for threads of the program
+/// (`ServerConfig::own_threads`), a cache's flusher and a worker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct VolumeQueues {
     nbd: u16,

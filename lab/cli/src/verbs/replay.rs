@@ -32,7 +32,7 @@ use target::Lanes;
 use trace_progress::{TraceProgress, TrackedTrace};
 
 /// Runs the verb. The exit code is 0 if every I/O succeeded. If an I/O failed, or could not be read
-/// from the trace, the exit code is 1.
+/// from the trace, the exit code is 1. After Ctrl-C, the exit code is 130.
 pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     let (lanes, routes) = target::lanes(&args.to, &args.map, &args.stripe)?;
     check(args, &lanes)?;

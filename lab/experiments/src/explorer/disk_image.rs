@@ -176,8 +176,8 @@ impl DiskImage {
     pub(super) fn end_flush(&mut self, covered: &[(u32, u32)]) {
         for (sector, number) in covered {
             let changes = &mut self.cells[*sector as usize].0;
-            // The change may be missing in the list: a later FUA write to the sector removes all
-            // older changes.
+            // The change may be missing in the list: a later FUA write to the sector, or the end of
+            // a flush that covers a newer change, removes all older changes.
             let covered = changes.iter().position(|(change, _)| change == number);
             changes.drain(..covered.unwrap_or(0));
         }
@@ -188,7 +188,7 @@ impl DiskImage {
     }
 
     /// Returns the stamps that a sector may hold after a power cut at this moment. A stamp
-    /// identifies the write of a sector's data.
+    /// identifies the write of a sector's data; 0 stands for zeroes.
     pub(super) fn survivors(&self, sector: u64) -> impl Iterator<Item = u64> + '_ {
         let changes = &self.cells[sector as usize].0;
         let untouched = changes.is_empty().then_some(0);

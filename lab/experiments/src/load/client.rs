@@ -22,7 +22,7 @@ pub(crate) struct ClientIo {
     pub(crate) len_bytes: u64,
     pub(crate) stamp_ns: u64,
     /// Buffer for the I/O's data (see [`DataMemory`]). Empty while the buffer is lent to the
-    /// client.
+    /// client, and always empty if the client has the only buffer.
     pub(crate) memory: Vec<u8>,
 }
 

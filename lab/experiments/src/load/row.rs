@@ -226,8 +226,8 @@ pub struct Linux24Row {
     pub queue_plug: String,
     /// Size in bytes of the state that each job keeps for its open drive.
     pub descriptor: u32,
-    /// Shared counters that were simulated: `own` for those of the block layer only, `linux-3` if
-    /// those of Linux 3.13 were added.
+    /// Shared counters that were simulated: `own` for those that every simulation has (the block
+    /// layer's, and the inode's for `libaio`), `linux-3` if those of Linux 3.13 were added.
     pub kernel: String,
 }
 

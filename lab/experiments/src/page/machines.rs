@@ -89,7 +89,7 @@ const SOURCES: &str = "constants of the machines";
 
 impl Page {
     /// Adds tables of machines' constants to the page. Also adds or updates the line that counts
-    /// all constants by their origin ([`Source`]).
+    /// the constants by their origin ([`Source`]), without the constants that are not used.
     pub(crate) fn add_machines(&mut self, tables: impl IntoIterator<Item = MachineTable>) {
         self.machines.extend(tables);
         let said = sources(&self.machines);

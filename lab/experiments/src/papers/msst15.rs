@@ -86,8 +86,8 @@ struct Point {
     wait: Option<bool>,
     #[serde(default)]
     poll: bool,
-    /// Factor by which VM exits and the guest's kernel cost more than in the model. The factor is 1
-    /// in all simulations that are compared with the paper.
+    /// Factor by which the costs of VM exits and of the guest's kernel are multiplied. The factor
+    /// is 1 in all simulations that are compared with the paper.
     #[serde(default = "once")]
     dearer: u32,
     /// Effects of the host that are not simulated. Empty in all simulations that are compared with

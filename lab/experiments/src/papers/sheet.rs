@@ -3,8 +3,8 @@
 //! The file lists the simulations to run, formulas for figures and tables, and the paper's own
 //! numbers. Formulas use metrics of the simulations. A type that implements `Point` turns settings
 //! into a simulation. Texts in the file are templates, which `formula` fills in. Settings with
-//! names that begin with an underscore are only for templates. The function `papers::repeat` reads
-//! a sheet for every paper.
+//! names that begin with an underscore are only for templates. The function `papers::repeat` fills
+//! a paper's page from its sheet.
 
 use std::collections::BTreeMap;
 

@@ -4,7 +4,7 @@
 //! volume; the access to this file costs only the time to copy the pages. `cp` reads and writes 128
 //! KiB at a time. `tar` uses records of 10 KiB, which are three pages here. The tree and its
 //! archive are both on the volume. The tree's files are 11 KiB long on average, an assumption based
-//! on the source tree of Linux. No data is read twice.
+//! on the source tree of Linux. No data is read twice, unless a run reaches the end of the volume.
 
 use millrace_cache::CacheConfig;
 use millrace_random::SplitMix64 as Random;
@@ -85,8 +85,8 @@ impl Utility {
             }
             let pages = size_pages(FILE_BYTES, &mut random);
             if page + pages > archive_page || archive + pages + RECORD_PAGES > end {
-                // If the space for the files or the archive is full, start again at its beginning.
-                // No simulated run is long enough for this.
+                // If the space for the files or the archive is full, start again at the beginning
+                // of both. No simulated run is long enough for this.
                 (page, archive, owed) = (FILES / INODES, archive_page, 0);
             }
             if self.0 == Kind::Tar {

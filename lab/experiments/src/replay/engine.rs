@@ -26,8 +26,8 @@ use crate::load::bench::BenchError;
 
 /// Limit on the bytes of reads and writes in flight, which bounds the memory of a replay.
 pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 16 << 20;
-/// Limit on unfinished I/Os, in addition to the I/O depth. At this limit, the engine takes no more
-/// I/Os from the trace.
+/// Number of unfinished I/Os that the engine may have beyond the I/O depth. At the sum of both, the
+/// engine takes no more I/Os from the trace.
 const WAITING_MAX: usize = 4_096;
 /// Longest sleep of the engine's loop, in nanoseconds, so that the loop soon notices if the user
 /// interrupts the replay (Ctrl-C).
@@ -282,7 +282,9 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
     }
 
     /// Takes I/Os from the trace until the next one is not due yet. If the replay runs as fast as
-    /// possible, takes I/Os until the I/O depth is reached. Returns true if any I/O was taken.
+    /// possible, takes I/Os until the I/O depth is reached. In both cases, stops earlier if no
+    /// further I/O has been read, or at the limit on unfinished I/Os. Returns true if any I/O was
+    /// taken.
     fn admit(&mut self, now_ns: u64) -> bool {
         let mut any = false;
         while !self.ending.has_begun {

@@ -44,8 +44,8 @@ pub(crate) struct Lane {
     pub(crate) contents: DiskContents,
 }
 
-/// Request to a volume or server: a whole I/O, or a part of an I/O that is too long for one
-/// request.
+/// Request to a volume or server: a whole I/O, a part of an I/O that is too long for one request,
+/// or the flush that makes a write durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) lane: u32,

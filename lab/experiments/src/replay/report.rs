@@ -193,7 +193,8 @@ pub struct Report {
     pub skipped: Skipped,
     /// Number of I/Os that ended, over time.
     pub series: ReplaySeries,
-    /// Number of I/Os that became due in each interval. `None` for a replay as fast as possible.
+    /// Number of I/Os that ended, by the interval in which they became due. `None` for a replay as
+    /// fast as possible.
     pub due_series: Option<ReplaySeries>,
     pub targets: Vec<LaneReport>,
     /// Reason why the replay ended before the trace; `None` if the whole trace was replayed.

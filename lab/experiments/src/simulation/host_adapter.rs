@@ -15,8 +15,9 @@
 //! run.rs creates a `HostAdapter` for a simulation. `AdapterDriver` wraps a drive's driver, outside
 //! of `PollerDriver`, because the interrupt handler is entered before any command is looked up.
 //! Other work under the locks is part of the machine's `driver` and `complete` costs. Not modelled:
-//! counts per SCSI target, which the kernel keeps only for targets with a limit of their own, and
-//! chain buffers of commands with many segments (`_base_get_chain_buffer_tracker`).
+//! counts per SCSI target, which the kernel keeps only for targets with a limit of their own (the
+//! modelled drives have none), and chain buffers of commands with many segments. Each chain buffer
+//! takes `scsi_lookup_lock` once more (`_base_get_chain_buffer_tracker`).
 
 use std::sync::Arc;
 

@@ -262,7 +262,7 @@ impl<M: Host> DriverFilter<M> for IrqDriver<M> {
     }
 
     /// Returns false, even if the wrapped drive completes requests at once. Only the handler thread
-    /// collects completions, so a submitter that polls right after `commit_rqs` finds none.
+    /// passes completions on, so a submitter that polls right after `commit_rqs` finds none.
     fn is_immediate(&self) -> bool {
         false
     }

@@ -49,8 +49,9 @@ pub(super) struct Sums {
     /// `begin` and `end`, the field has the latencies of all I/Os before the window, which `end`
     /// subtracts.
     pub(super) latency: Snapshot,
-    /// Durations of system calls in the measured window. Recorded only if each call submits one
-    /// I/O, or, in raw_job.rs, all elements of one I/O's vector.
+    /// Durations of system calls in the measured window. Recorded only for the interface `sync`,
+    /// whose calls submit one I/O each, and in raw_job.rs, whose calls submit all elements of one
+    /// I/O's vector.
     pub(super) calls: Snapshot,
     pub(super) drives: Vec<StatsSnapshot>,
 }

@@ -17,7 +17,7 @@
 //! software queues and the tags (baseline/lanes.rs of the block crate). The list `dispatch` is left
 //! out, because only the second version has it without a lock. The accounting per partition
 //! (`blk_account_io_start`) did nothing, because no request had `REQ_IO_STAT`. Created by run.rs,
-//! called by job.rs.
+//! called by job.rs; `CountedDriver` wraps the drive's driver.
 
 use std::sync::Arc;
 

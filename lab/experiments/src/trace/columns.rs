@@ -42,8 +42,8 @@ pub(super) enum Column {
     Length(u64),
     /// Operation: one of these words, in upper or lower case.
     Op(&'static [(&'static str, Action)]),
-    /// Part of the device's name. The variant's value is the separator that precedes this part in
-    /// the name.
+    /// Part of the device's name. The variant's value is the text that precedes this part in the
+    /// name, such as a separator.
     Device(&'static str),
     /// Number of the device, which also serves as its name.
     DeviceNumber,

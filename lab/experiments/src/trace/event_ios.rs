@@ -22,7 +22,7 @@ use super::pending::{Pending, StreamState};
 use super::timeline::Timeline;
 
 /// Number of D (issued) events after which a device without Q (queued) events is taken to have no Q
-/// events at all. From then on, the device's I/Os arrive with their D events.
+/// events at all. All I/Os of the device then arrive with their D events.
 const ISSUES_TRIED: u32 = 256;
 /// Offset added to all event times, which count from the first event read. Without the offset, the
 /// time of an earlier event that is read later would be negative.

@@ -68,8 +68,9 @@ pub(super) enum FormatReader {
 struct FormatRow {
     format: Format,
     name: &'static str,
-    /// Number of I/Os in the file that may come before an I/O although they have later times. For
-    /// example, a log may be written in order of completion.
+    /// Number of I/Os in the reorder window of a reader: 1 for files in order of time. A larger
+    /// window sorts files in which I/Os with later times may come first, such as a log that is
+    /// written in order of completion.
     disorder: usize,
     reader: FormatReader,
     writer: Option<fn() -> Box<dyn FormatWriter>>,

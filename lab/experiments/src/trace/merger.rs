@@ -23,7 +23,7 @@ use super::pending::StreamState;
 use super::timeline::Timeline;
 use super::{TraceIo, TraceSource};
 
-/// Largest number of I/Os in all reorder windows together; about 5 MB of memory.
+/// Largest number of I/Os in all reorder windows together; about 4 MB of memory.
 const WAITING_MAX: usize = 65_536;
 const WINDOW_MAX: usize = 16_384;
 
@@ -109,8 +109,8 @@ pub struct AnySource {
 
 impl AnySource {
     /// Merges readers of one format. The reorder window of a reader is full when it spans `span_ns`
-    /// or has `FormatRow::disorder` I/Os. If there are many readers, a window has room for fewer
-    /// I/Os, because all windows together have at most `WAITING_MAX`.
+    /// or has `FormatRow::disorder` I/Os, but at most `WINDOW_MAX`. If there are many readers, a
+    /// window has room for fewer I/Os, because all windows together have at most `WAITING_MAX`.
     pub(super) fn new(streams: Vec<TraceStream>, format: Format, span_ns: u64) -> AnySource {
         let most = (WAITING_MAX / streams.len().max(1)).clamp(1, WINDOW_MAX);
         AnySource {

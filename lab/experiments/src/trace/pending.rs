@@ -8,7 +8,8 @@ use std::collections::VecDeque;
 
 use super::TraceIo;
 
-/// Largest number of I/Os that wait for their completion records; about 6 MB of memory.
+/// Largest number of I/Os that wait for their completion records; about 7 MB of memory, with the
+/// spare capacity of the `VecDeque`.
 pub(super) const PENDING_MAX: usize = 65_536;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -157,8 +157,9 @@ impl GuestCpu<'_> {
         }
     }
 
-    /// Halts the vCPU until an interrupt arrives. If the vCPU has a process, the process is
-    /// waiting: also charges the time to switch to the guest's idle task and back.
+    /// Halts the vCPU until an interrupt arrives, or until all processes have ended. If the vCPU
+    /// has a process, the process is waiting: also charges the time to switch to the guest's idle
+    /// task and back.
     fn halt(&self) {
         self.vm.count(|counts| counts.halts += 1);
         if self.process.is_some() {

@@ -1,9 +1,10 @@
 //! `raw`: bios go straight to the driver's queue, and submitters wait while that queue is busy.
 //!
 //! The design measures the cost of the block layer without its queues (Bjorling et al., SYSTOR
-//! 2013). Bios are not merged or sorted, and no thread serves another thread's I/O. In the
-//! simulator, insertion and dispatch cost nothing, unlike in the multi-queue design. Called by
-//! `QueueContext`. Kernel counterpart: a driver with `submit_bio` of its own.
+//! 2013). Bios are not merged or sorted. No thread serves another thread's I/O, except for the
+//! owner of an `OwnerOnly` queue, to which other threads leave their bios. In the simulator,
+//! insertion and dispatch cost nothing, unlike in the multi-queue design. Called by `QueueContext`.
+//! Kernel counterpart: a driver with `submit_bio` of its own.
 
 use millrace_machine::Machine;
 

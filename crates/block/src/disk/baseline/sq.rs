@@ -337,8 +337,8 @@ fn claim<M: Machine>(
     Err(bio)
 }
 
-/// Fills a request that has just got a tag. The trace events G (got a request) and I (inserted) of
-/// the bio have the same time.
+/// Fills a request that has just got a tag. The bio's times G (got a request) and I (inserted) are
+/// equal. The trace event I has the present time, which may be later.
 fn fill<M: Machine>(
     context: &mut QueueContext<'_, M>,
     mut rq: RequestRef<M>,

@@ -78,8 +78,8 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
     }
 
     /// Subtracts one from the design's count of requests in flight, if it keeps one. Called when a
-    /// hardware queue is closed, for each request that the driver had refused. Such a request was
-    /// counted before the driver refused it.
+    /// hardware queue is closed, for each request in `HctxState::requeued` except flushes, such as
+    /// one that the driver had refused. Such a request was counted before the driver refused it.
     fn forget_issued(&self) {}
 
     fn leak(&self) {}

@@ -127,10 +127,11 @@ pub struct UsedVolume<V> {
 }
 
 impl<V> UsedVolume<V> {
-    /// Returns the settings of the group that apply to this volume. If the group uses the volume
-    /// directly, all settings apply. If only child groups use the volume, only the weight applies.
-    /// Child groups divide the weight among themselves, but do not inherit the priority and the
-    /// latency target.
+    /// Returns the settings of the group to check for warnings about this volume. If the group uses
+    /// the volume directly, these are all settings. If only child groups use the volume, only the
+    /// weight is returned. Child groups divide the weight among themselves, but do not inherit the
+    /// priority and the latency target. The group's limits apply to child groups, too, but are left
+    /// out, because no scheduler or cache ignores limits.
     pub fn settings(&self, group: &GroupConfig) -> GroupConfig {
         if self.directly {
             return group.clone();

@@ -140,8 +140,8 @@ fn nothing(interval: &ObservedInterval<'_>) -> String {
     format!("No I/O of {} completed in {seconds:.1} s{rest}.", visible(volume))
 }
 
-/// Minimum share of a group in the cost of all I/Os, in percent. A group with at least this share
-/// is named in the explanation of a latency.
+/// Minimum share of a group in the cost of all I/Os, in percent. The explanation of a latency names
+/// the group with the largest share if that share is not below this minimum.
 const MUCH_PERCENT: f64 = 20.0;
 
 /// Threshold of a group's mean number of I/Os in flight. Below this value, the explanation says

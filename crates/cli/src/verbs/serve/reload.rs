@@ -380,7 +380,7 @@ fn user_of(kind: &str, name: &str, config: &ServeConfig) -> Option<String> {
 
 /// Replaces paths in `config` by the paths in `served` that lead to the same file, such as
 /// `./a.img` by `a.img`. So a comparison of `config` with `served` ignores different spellings of a
-/// path. Applies to drives and Unix sockets.
+/// path. Applies to Unix sockets, and to drives with the same name and the same other keys.
 fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
     let known: HashMap<&str, &Spec> =
         served.drives().map(|drive| (drive.name.as_str(), &drive.spec)).collect();

@@ -1,8 +1,8 @@
 //! `millrace stat --groups`: shares of groups of clients, and the reasons that held their I/Os.
 //!
 //! Pure functions that convert the difference of two reports to rows, and rows to a table. `top`
-//! shows the same rows; `ctl why` explains them. A group has a row if it has completed I/Os or has
-//! I/Os that wait. A group's I/Os on all volumes are summed.
+//! shows the same rows; `ctl why` explains them. A group has a row if it has completed I/Os, has
+//! I/Os that were or are held, or has used up a limit. A group's I/Os on all volumes are summed.
 
 use std::collections::BTreeMap;
 

@@ -269,8 +269,9 @@ impl TopModel {
         self.first.min(self.lower_rows().saturating_sub(room))
     }
 
-    /// Returns the length in characters of the longest name on the screen: in the table of volumes,
-    /// and in the table below it. Caches are left out, because a cache has the name of its volume.
+    /// Returns the length in characters of the longest name in the table of volumes and in the
+    /// table below it. Rows that do not fit the screen are included. Caches are left out, because a
+    /// cache has the name of its volume.
     pub fn longest_name(&self) -> usize {
         let is_shown = |row: &&dyn ListedRow| {
             let kind = row.key().0;

@@ -31,7 +31,8 @@ pub(crate) type RangeHolder = (usize, u32);
 pub(crate) enum RangeMode {
     /// Lock for a write of whole blocks. Several such locks may overlap.
     Shared,
-    /// Lock for a write of partial blocks. No other lock may overlap this lock.
+    /// Lock for a write of partial blocks, or for a write in flight after `fence`. While a write
+    /// holds this lock, no overlapping lock is granted.
     Exclusive,
 }
 

@@ -8,8 +8,8 @@
 //! - All accounts together may hold half of the memory. The other half stays free for requests
 //!   without a limit.
 //! - Within the accounts' half, each request leaves a sixteenth of the memory to each smaller size
-//!   class. So small requests of a group do not wait for large ones of another group. One request
-//!   of each size class always fits.
+//!   class. So small requests of a group do not wait for large ones of another group. A request of
+//!   a size class that holds no memory always fits.
 //!
 //! The `MemoryBudget` (budget.rs) owns the line and protects it with its lock. Invariants: a
 //! connection is in the line at most once, and the connections of an account take turns in order.
@@ -111,9 +111,9 @@ impl WaitingLine {
         let AccountLimits { max_bytes, kept_bytes } = limits;
         let (class, held_bytes) = (waiter.class(), self.class_bytes);
         let smaller = held_bytes[..class].iter().map(|bytes| kept_bytes.max(*bytes));
-        // The memory of larger size classes counts only up to `larger_max`. One large request may
-        // exceed `larger_max`. Without the cap, that request would use up the memory reserved for
-        // smaller classes.
+        // The memory of larger size classes counts only up to `larger_max`. A single large request
+        // may exceed `larger_max`. Without the cap, that request would use up the memory reserved
+        // for smaller classes.
         let larger_max = max_bytes / 2 - (class + 1) * kept_bytes;
         let larger = held_bytes[class + 1..].iter().sum::<usize>().min(larger_max);
         let all_bytes = smaller.sum::<usize>() + held_bytes[class] + larger;

@@ -68,7 +68,8 @@ pub(crate) struct Bounce {
 }
 
 impl Bounce {
-    /// Returns the current block's offset in the buffer, and the first sector of that block.
+    /// Returns the offset in the buffer of the current block's original contents, and the first
+    /// sector of that block.
     fn edge(&self) -> (usize, Sector) {
         let UnalignedRequest { block_bytes, start, cover, .. } = self.unaligned;
         match self.is_last {

@@ -1,7 +1,7 @@
 //! Retries connections that wait for memory, on this thread and on the others.
 //!
 //! A connection is retried in two cases: buffers of the connection or of its volume were freed, or
-//! the connection is the first of the waiting line (memory/waiting_line.rs).
+//! the connection is next in the waiting line for its size class (memory/budget.rs, `next`).
 //!
 //! Invariants: a connection in the waiting line is open, and its state is `Queued`. A thread that
 //! wakes the other threads because memory was freed also runs another loop iteration itself. A

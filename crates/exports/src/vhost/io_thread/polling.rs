@@ -1,6 +1,7 @@
 //! Adaptive polling: decides how long to poll for work before sleeping.
 //!
-//! - After a short wait, the thread polls for as long as that wait took.
+//! - After a short wait with a sleep, the next polls last as long as that wait took, but at least
+//!   10 us, and at most as long as the longest poll. Successful polls do not change this time.
 //! - A wait counts as short if it took up to three times the longest poll. A wait with a sleep also
 //!   includes two wake-ups, so a poll could have found the work earlier.
 //! - After a longer wait, and after a few unsuccessful polls, the thread sleeps at once.

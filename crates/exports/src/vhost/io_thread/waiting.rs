@@ -40,7 +40,8 @@ impl IoThread {
         Ok(())
     }
 
-    /// Polls for the time that polling.rs has decided. Returns true if the thread has work to do.
+    /// Polls for work, at most for the time that polling.rs has decided. Ends early if another
+    /// thread keeps the CPU. Returns true if the thread has work to do.
     pub(super) fn spin(&mut self) -> Result<bool, Error> {
         let polling = usize::from(self.idle.answered);
         let spin_ns = self.idle.polling[polling].spin_ns();

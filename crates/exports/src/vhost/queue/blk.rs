@@ -51,10 +51,10 @@ impl Config {
     /// Returns the maximum length of a segment in bytes, and the maximum number of segments per
     /// request.
     ///
-    /// A segment may have the length of the drives' longest transfer. So a large request in a few
-    /// large pages stays one request. If a request has several such segments, its total length may
-    /// exceed the longest transfer, and the block layer splits the request. Splitting costs less
-    /// than announcing segments of a few KiB.
+    /// A segment may have the length of the drives' longest transfer or longest segment, whichever
+    /// is shorter, up to 16 MiB. So a large request in a few large pages stays one request. If a
+    /// request has several such segments, its total length may exceed the longest transfer, and the
+    /// block layer splits the request. Splitting costs less than announcing segments of a few KiB.
     #[must_use]
     pub fn segments(&self) -> (u32, u32) {
         let limits = &self.limits;

@@ -95,8 +95,8 @@ impl UnflushedWrites {
         }
     }
 
-    /// Begins a flush. Returns a ticket for `end_flush` if the inflight region has unflushed writes
-    /// that only this flush covers.
+    /// Begins a flush. Returns a ticket for `end_flush` if some answered writes need a flush and no
+    /// earlier flush in flight covers them.
     pub(crate) fn begin_flush(&self) -> Option<FlushTicket> {
         let mut marks = lock(&self.marks);
         // `DIRTY` means that answered writes need a flush, and that no flush in flight covers all

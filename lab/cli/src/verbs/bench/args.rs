@@ -274,8 +274,9 @@ pub struct TraceArgs {
 pub struct CalibrationArgs {
     /// Measure how many I/Os and bytes per second a drive reads and writes, and print the result as
     /// the keys `cost.*` for the drive's [[drive]] section. Schedulers use these costs to share the
-    /// drive. The measurement writes to the drive. Flags that apply: --runtime (total time, 30s by
-    /// default), --iodepth (128 by default), --numjobs, --size and --machine
+    /// drive. The measurement writes to the drive. Flags that apply include --runtime (total time;
+    /// 30s by default, 6s with --machine), --iodepth (128 by default), --numjobs, --cpus, --size,
+    /// --overwrite and --machine
     #[arg(long, value_name = "DRIVE", conflicts_with_all = rows_only(CALIBRATED))]
     pub calibrate: Option<String>,
 }
@@ -313,10 +314,10 @@ pub struct MachineArgs {
     #[arg(requires = "laboratory")]
     pub inside: Vec<Inside>,
     /// With --machine or --locks, the kernel to simulate, which determines the shared counters.
-    /// own: the counters of millrace's block layer. linux-3: also counters of Linux 3.13, as in
-    /// `paper systor13`. With --interface sync, linux-3 counts direct I/Os in flight in the inode
-    /// (i_dio_count). With --inside each, linux-3 has counters for each hardware queue, which all
-    /// CPUs of the queue write
+    /// own: the counters of millrace's block layer and, with --interface libaio, the inode's count
+    /// of direct I/Os in flight (i_dio_count). linux-3: also counters of Linux 3.13, as in `paper
+    /// systor13`. With --interface sync, linux-3 has i_dio_count, too. With --inside each, linux-3
+    /// has counters for each hardware queue, which all CPUs of the queue write
     #[arg(long, value_name = "WHOSE", default_value = "own", requires = "laboratory")]
     #[arg(value_parser = word::<KernelKind>)]
     pub kernel: KernelKind,

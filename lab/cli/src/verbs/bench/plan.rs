@@ -85,8 +85,8 @@ pub fn rows(args: &BenchArgs) -> Result<Vec<RowPlan>> {
     Ok(rows)
 }
 
-/// Returns a plan for each row of the result table. `all` lists the CPUs of the machine that will
-/// run the plans.
+/// Returns a plan for each row of the result table. `all` lists the CPUs that the plans may use:
+/// all CPUs of a simulated machine, or the CPUs of this machine that this process may use.
 pub fn rows_on(args: &BenchArgs, all: &[u32]) -> Result<Vec<RowPlan>> {
     check_drives(args)?;
     let rows = queue_plans(args, all)?;

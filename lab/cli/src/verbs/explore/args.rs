@@ -43,7 +43,7 @@ pub struct ExploreArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
-    /// Name of a seeded bug to enable, in builds with the feature `planted`
+    /// Name of a seeded bug to enable, in the builds of `cargo xtask planted`
     #[arg(long, value_name = "NAME", hide = true)]
     pub plant: Option<String>,
     /// Run as a worker process: read tasks from standard input, as one line of JSON each

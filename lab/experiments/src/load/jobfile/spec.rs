@@ -220,8 +220,9 @@ impl JobSpec {
         self.shape.verify.is_some_and(|verify| verify.read_back) && !self.kind.has[1]
     }
 
-    /// Returns the size in bytes that the data file of the job must have. Returns `None` if this
-    /// size is unknown, because an option is a percentage of the file's size.
+    /// Returns the size in bytes that the data file of the job must have. Returns `None` if no
+    /// option demands a size, or if this size is unknown, because an option is a percentage of the
+    /// file's size.
     pub fn file_bytes(&self) -> Option<u64> {
         let bytes = |amount: Option<Amount>| match amount {
             Some(Amount::Bytes(bytes)) => Some(bytes),

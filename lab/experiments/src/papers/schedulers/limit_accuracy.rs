@@ -67,7 +67,8 @@ fn beyond(times_ns: &[u64], rate: f64) -> f64 {
 
 /// Returns the smallest and the largest number of I/Os in any window of `window_ns` between two
 /// times. The largest number is in a window that begins at an I/O. The smallest number is in a
-/// window that begins just after an I/O. So no other windows are checked.
+/// window that begins just after an I/O. So no other windows are checked. A pause before the first
+/// I/O between the two times is not seen.
 fn extremes(times_ns: &[u64], window_ns: u64, (from_ns, to_ns): (u64, u64)) -> (u64, u64) {
     let (mut least, mut most, mut end) = (u64::MAX, 0, 0);
     let first = times_ns.partition_point(|at_ns| *at_ns < from_ns);

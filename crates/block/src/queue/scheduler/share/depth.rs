@@ -54,8 +54,9 @@ const DEEP: i64 = 43;
 /// requests of groups without waiting requests. Stored as 64 * log2(ratio).
 const UNKNOWN: u64 = 256;
 /// Divisor that turns a step into a relative change of the depth. A step is 64 times log2 of a
-/// ratio of service times. One step lowers the depth by at most a fifth, or raises it by at most
-/// about an eighth. Slow start is an exception: it doubles the depth.
+/// ratio of service times, or a lack of throughput on a similar scale. One step lowers the depth by
+/// at most a fifth, or raises it by at most about an eighth. Slow start is an exception: it doubles
+/// the depth.
 const SLOWNESS: i64 = 192;
 /// Throughput that the drive must keep, in 1,024ths of its capacity, for three cases:
 /// - Some group gets less than its share, and requests are small.
@@ -78,8 +79,9 @@ const PROBE_IOS: u64 = 24;
 /// The phase `Counts` may last longer: it is extended by this time for each completed request of a
 /// group that has no waiting requests.
 const PROBE_HALF_NS: u64 = 100_000_000;
-/// Time from when several groups became active to the first probe, in nanoseconds. A probe is a
-/// short measurement of the drive's capacity and of its shortest service times.
+/// Time from when a drive gets a depth limit to its first probe, in nanoseconds. A probe is also
+/// due within this time after a change of group settings or of the maximum request length. A probe
+/// is a short measurement of the drive's capacity and of its shortest service times.
 const FIRST_PROBE_NS: u64 = 20_000_000;
 /// Factor by which a probe multiplies the depth limit to measure the drive's capacity.
 const LOAD: u64 = 4;
@@ -120,7 +122,7 @@ pub(crate) struct DriveDepth {
     /// Present depth limits of reads and of other requests; `None` if the drive has no limit.
     depth: Option<[u32; 2]>,
     least: u32,
-    /// Depth that keeps the drive busy; at most `bound_max`.
+    /// Depth that keeps the drive busy. Each change limits the depth to the present `bound_max`.
     bound: u64,
     /// Maximum of `bound`: `most` for 4 KiB requests. If requests take `n` times the depth of a 4
     /// KiB request on average, the maximum is `n` times `most`.
@@ -339,7 +341,7 @@ impl DriveDepth {
         let (ios, light) = (self.counts.sums.ios(), self.counts.light.ios());
         let elapsed_ns = self.elapsed_ns(now_ns);
         // Each queue may always send one request, whatever the depth limit. So the drive counts as
-        // nearly empty if it has at most one request in flight per queue.
+        // nearly empty if it has at most `least` requests in flight, or at most one per queue.
         let few = seen.in_flight <= self.least.max(seen.queues);
         let is_over = match phase {
             ProbePhase::Fills => ios >= LOAD_IOS[0],

@@ -26,14 +26,13 @@ pub(crate) struct MailboxEntry {
     /// Part of the drive's depth limit that the group's requests in flight use. A 4 KiB request
     /// counts 16; larger requests count more.
     pub(crate) in_flight: u32,
-    /// True if the group's bios waited in this hardware queue all the time since budgets were last
-    /// granted.
+    /// True if the group's bios waited in this hardware queue all the time since agreement.rs last
+    /// read a report of the queue.
     pub(crate) steady: bool,
-    /// Value of `steady` (bios waited all the time) in the last report that was used to grant
-    /// budgets.
+    /// Value of `steady` (bios waited all the time) in the last report that agreement.rs has read.
     pub(crate) was_steady: bool,
     pub(crate) latencies: Option<Box<LatencyCounts>>,
-    /// Value of `served` (total dispatched cost) when budgets were last granted.
+    /// Value of `served` (total dispatched cost) when agreement.rs last read the mailbox.
     pub(crate) known: u64,
     pub(crate) ceiling: u64,
     /// Virtual time charged to the group for each nanosecond that its dispatched I/O costs. 0 until
@@ -56,11 +55,11 @@ impl MailboxEntry {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DepthLimit {
     /// Maximum depth of a hardware queue's requests in flight: for reads, and for other requests.
-    /// In depth units; a 4 KiB request takes 16. With latency targets, the limit applies only to
-    /// groups without a target.
+    /// Under `fair`, the first value is for all requests together. In depth units; a 4 KiB request
+    /// takes 16. With latency targets, the limit applies only to groups without a target.
     pub(crate) depth: [u32; 2],
     /// Reasons reported for bios that wait because of the depth limit: for reads, and for other
-    /// requests.
+    /// requests. Under `fair`, the first value is for all requests.
     pub(crate) held_by: [WaitReason; 2],
 }
 
@@ -78,7 +77,7 @@ pub(crate) struct QueueMailbox {
     /// True if the hardware queue has become empty since it last reported its waiting and in-flight
     /// requests.
     pub(crate) is_over: bool,
-    /// True if the queue has posted a report since budgets were last granted.
+    /// True if the queue has posted a report since agreement.rs last read the mailbox.
     pub(crate) fresh: bool,
     pub(crate) requests: u32,
     pub(crate) largest: u64,

@@ -101,8 +101,8 @@ fn is_over(said_ns: Option<u64>, now_ns: u64, period_ns: u64) -> bool {
     said_ns.is_none_or(|said_ns| now_ns.saturating_sub(said_ns) >= period_ns)
 }
 
-/// A group that the scheduler holds back: its number, the reason, and the group's depth limit in 4
-/// KiB requests.
+/// A group that the scheduler holds back: its number, the reason, and the depth limit of the
+/// hardware queue in 4 KiB requests; `u32::MAX` means no limit.
 type WaitingGroup = (GroupId, WaitReason, u32);
 
 impl ReportedDecisions {

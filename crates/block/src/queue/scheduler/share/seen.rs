@@ -34,8 +34,9 @@ impl QueueCounts {
 #[derive(Default)]
 pub(crate) struct QueueReports {
     pub(crate) counts: QueueCounts,
-    /// Directions that had I/O since the last allocation, as bits. A direction has I/O if bios
-    /// wait, are in flight, or were dispatched.
+    /// Directions that had I/O since the last allocation, as bits: bit 0 for reads, bit 1 for other
+    /// requests. A direction has I/O if bios wait, are in flight, or were dispatched. Under `fair`,
+    /// all I/O counts as bit 0.
     pub(crate) ways: u8,
     /// Sum of the costs of the dispatched requests, by the cost model.
     pub(crate) served: u64,

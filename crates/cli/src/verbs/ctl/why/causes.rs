@@ -84,8 +84,9 @@ impl AtDrives {
         }
         // `queued_ns` must not include the time for which schedulers held I/Os, because that time
         // is a cause of its own. The held time and `queued_ns` count waits differently: the held
-        // time includes unfinished waits, and `queued_ns` includes waits before the interval. So an
-        // estimate of both kinds of waits (`estimated_ns`) is subtracted, too.
+        // time includes unfinished waits, and `queued_ns` includes waits before the interval. So
+        // the difference may be wrong by both kinds of waits. Their estimate (`estimated_ns`) is
+        // subtracted, too.
         sum.queued_ns -=
             groups.iter().map(|did| scheduled_ns(did) + estimated_ns(did)).sum::<f64>();
         sum.queued_ns = sum.queued_ns.max(0.0);

@@ -89,9 +89,9 @@ fn open_to_network(tcp: &SocketAddr, may: &str, tls: Option<&TlsConfig>) -> Stri
     )
 }
 
-/// Returns a warning if every user of this host may open a Unix socket. The access is set by the
-/// mode in `key`, or by the umask if there is no such setting. Returns no warning if only listed
-/// users are allowed, because other users are disconnected.
+/// Returns a warning if the mode of a Unix socket, set by `key`, gives permissions to every user of
+/// this host. If the configuration sets no mode, owner or group of the socket, the umask decides.
+/// Returns no warning if only listed users are allowed, because other users are disconnected.
 fn open_to_host(key: &str, access: &SocketAccess, may: &str) -> Option<String> {
     if access.allow.is_some() {
         return None;

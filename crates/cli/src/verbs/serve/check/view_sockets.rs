@@ -29,7 +29,7 @@ pub struct ControlSocket<'a> {
     /// these cases:
     /// - The configuration has the key `control`.
     /// - There is no client socket.
-    /// - Another program creates the client socket.
+    /// - Another program creates the client socket. Nevertheless, `path` is derived from it.
     pub beside: Option<ClientSocket<'a>>,
 }
 

@@ -79,8 +79,9 @@ impl MarkFile {
         self.is_current && is_at(&self.file, &self.path)
     }
 
-    /// Replaces the file `caches` by a new file, which has a mark for each volume. Fails if another
-    /// directory is now at the path of the state directory, because another daemon may own it.
+    /// Replaces the file `caches` by a new file, which has a mark for each volume. Fails if the
+    /// path of the state directory no longer leads to the directory that this daemon has locked,
+    /// because another daemon may own the directory that is there now.
     fn write(&mut self) -> anyhow::Result<()> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         self.is_current = false;

@@ -24,8 +24,9 @@ const REPEAT_AFTER: Duration = Duration::from_secs(60);
 const WARNINGS_MAX: usize = 32;
 /// Maximum number of jobs that wait for a directory's thread. Further clients are refused.
 const TASKS_MAX: usize = 4096;
-/// Maximum delay until reports show that a file was opened or closed. If the directory's thread has
-/// no further jobs, the reports are updated at once.
+/// Delay after which reports show that a file was opened or closed, even if the directory's thread
+/// has further jobs. The job in progress ends first. Without further jobs, the reports are updated
+/// at once.
 const FOLLOW: Duration = Duration::from_millis(100);
 
 pub struct OpenFilesThreads {

@@ -11,7 +11,7 @@ use crate::views::history::{History, KEPT_S, SERIES_MAX, Sample, Series};
 /// Seconds over which the load of a volume, drive or group is averaged.
 const LOAD_S: f64 = 60.0;
 /// Limit for replacing the least busy series: its load must be less than this fraction of the load
-/// of a volume, drive or group without a series.
+/// of the busiest volume, drive or group without a series.
 const LAZY: f64 = 0.5;
 
 /// I/Os of a volume, drive or group at one time: name, I/Os per second, I/Os in flight.

@@ -76,7 +76,7 @@ fn say(drive: &DriveConfig, startup: &StartProgress) -> bool {
     let Some(awaited) = probe::awaited(&drive.spec) else { return false };
     tracing::info!("drive {}: waiting {awaited}", drive.name);
     // `step` fails if a signal has stopped the start of the daemon. The failure is ignored here,
-    // because the signal thread reports the stop.
+    // because the main thread fails at its next step, and then reports the stop.
     let _ = startup.step(format!("drive {} was waiting {awaited}", drive.name));
     true
 }

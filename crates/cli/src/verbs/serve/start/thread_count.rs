@@ -2,8 +2,9 @@
 //!
 //! The threads are counted, then started and ended at once. So if a limit of the system is too low,
 //! the start fails before anything is served. Helper threads of file drives count, too. With
-//! io_uring, there is a kernel worker for each I/O thread. Without io_uring, there is the process's
-//! pool of threads for file operations. docs/operations.md has the same sum.
+//! io_uring, there is a kernel worker for each thread that does file I/O. The process has a pool of
+//! threads for file operations of drives without io_uring, and of block devices.
+//! docs/operations.md has the same sum.
 
 use std::collections::{HashMap, HashSet};
 

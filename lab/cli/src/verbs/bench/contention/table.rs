@@ -1,8 +1,8 @@
 //! The table of `bench --client`, with a row for each client.
 //!
 //! Formats a result as text. The short form of the table is at most 80 characters wide, and may
-//! leave out columns. The other form has all columns. Settings that all clients share are in a line
-//! above the table.
+//! leave out columns. The other form has all columns. In the short form, settings that all clients
+//! share are in a line above the table.
 
 use millrace_console::words::{MIB, size_text};
 use millrace_console::{Form, Side, WIDTH, wrapped};
