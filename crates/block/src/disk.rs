@@ -44,7 +44,7 @@ use crate::bio::error::{Error, ErrorKind};
 use crate::bio::group_id::GroupId;
 use crate::bio::limits::QueueLimits;
 use crate::bio::status::Status;
-use crate::bio::{Op, OpFlags, Sector};
+use crate::bio::{Op, OpFlags, Sector, SectorCount};
 use crate::chain::bio_set::{BioSet, BioSetRef};
 use crate::chain::slot::{BioList, BioSlot, WaitTimes};
 use crate::disk::worker_state::WorkerState;
@@ -52,6 +52,7 @@ use crate::queue::controller::queues_max;
 use crate::queue::driver::{Driver, Extent, HwQueues, QueueKind};
 use crate::queue::io_thread::IoThread;
 use crate::queue::request::Tag;
+use crate::queue::scheduler::share::piece::LEAST_SECTORS;
 use crate::queue::{HctxState, QueueRoute, Spread};
 
 use baseline::Baseline;
@@ -64,8 +65,8 @@ pub use config::DiskConfig;
 pub(crate) struct FlushState<M: Machine> {
     pub(crate) issued: bool,
     pub(crate) pending: BioList<M>,
-    /// Hardware queue through which the flushes in `pending` are later sent as one: the queue from
-    /// which the first of them was to be dispatched. The thread that serves this queue polls it.
+    /// Hardware queue that later sends the flushes in `pending` as one flush. It is the queue that
+    /// tried to dispatch the first of them, and the thread that serves it polls for the completion.
     pub(crate) pending_hctx: u16,
     /// Incremented when waiting flushes begin to move to a software queue and again at the end of
     /// the move, so an odd number means a move in progress. A thread that searches for flushes
@@ -94,7 +95,7 @@ pub(crate) struct DiskAccounts<M: Machine> {
 
 struct RareAccounts<M: Machine> {
     failures: Failures,
-    /// Wait accounts of groups, kept when the scheduler is replaced.
+    /// Statistics of the waiting times of groups, kept when the scheduler is replaced.
     holds: Option<Arc<DriveWaits<M>>>,
 }
 
@@ -155,10 +156,11 @@ pub(crate) fn request_limits<M: Machine>(disk: &Disk<M>) -> QueueLimits {
     QueueLimits { max_sectors: most, ..limits }
 }
 
-/// Returns true if the scheduler limits the length of reads and writes more than the drive does.
+/// Returns true if the scheduler at present limits the length of requests more than the drive does,
+/// and may split reads and writes of `nr_sectors` sectors, now or after a change of its limit.
 #[must_use]
-pub fn cuts_requests<M: Machine>(disk: &Disk<M>) -> bool {
-    request_limits(disk).max_sectors < disk.limits.max_sectors
+pub fn cuts_requests<M: Machine>(disk: &Disk<M>, nr_sectors: SectorCount) -> bool {
+    nr_sectors > LEAST_SECTORS && request_limits(disk).max_sectors < disk.limits.max_sectors
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -384,9 +386,9 @@ impl<M: Machine> Disk<M> {
         sum
     }
 
-    /// Returns all counters of each hardware queue that a thread uses, with the queue's number.
-    /// Submissions and merges are counted at the submitter's own queue, dispatches and completions
-    /// at the queue that the request went through.
+    /// Returns the number and all counters of each hardware queue that threads have used.
+    /// Submissions and merges in a plug count for the submitter's own queue. Other merges,
+    /// dispatches and completions count for the queue that the request went through.
     #[must_use]
     pub fn queue_stats(&self) -> Vec<(u16, StatsSnapshot)> {
         self.accounts.ledger.lock().sums().into_iter().collect()
@@ -496,9 +498,10 @@ impl<M: Machine> Disk<M> {
         count.unwrap_or_else(|| self.queues.shape.counts().1) - usize::from(workers)
     }
 
-    /// Assigns queues to a channel of the calling thread and opens an account for it. `thread` is
-    /// the number of an I/O thread. Queues that any thread may run are assigned by CPU if threads
-    /// stay on their CPU; otherwise the thread gets the queue that fewest threads use.
+    /// Assigns queues to a channel of the calling thread, and opens statistics for the channel.
+    /// `thread` is the number of the calling I/O thread. `OwnerOnly` queues are assigned by this
+    /// number, or by CPU to a thread without a number. Queues that any thread may run are assigned
+    /// by CPU if threads stay on their CPU; otherwise the queue with the fewest users is assigned.
     pub(crate) fn join(&self, thread: Option<u16>) -> (QueueRoute, Arc<DiskStats<M>>) {
         make_queues(self);
         let cpu = M::cpu();
@@ -514,7 +517,7 @@ impl<M: Machine> Disk<M> {
                 let lanes = baseline::lanes(self.baseline.as_ref());
                 let count = lanes.map_or(self.queues.ctxs().len(), QueueLanes::count);
                 let routes = (0..count).map(|more| route(self, (place + more) % count, node));
-                // All accounts are read once, to count the users of all queues. Reading them for
+                // The users of all queues are counted in one pass over all statistics. One pass for
                 // each queue would take long, because there may be thousands of threads.
                 let mut open = alloc::vec![0; self.queues.hctxs().len()];
                 stats.keys_in_use().for_each(|hctx| open[usize::from(hctx)] += 1);
@@ -539,8 +542,8 @@ fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> QueueRoute {
     let hctx = match (disk.config.software_queues, disk.config.hardware_queues) {
         // A thread uses its own queue, or another thread's if there are fewer queues than threads.
         _ if disk.kind == QueueKind::OwnerOnly => place % disk.owned_queues(),
-        // All submitters share the only software queue, so the hardware queue is selected by the
-        // submitter's CPU, thread or node.
+        // All submitters have the same software queue, so its number cannot select a hardware
+        // queue. The submitter's CPU, thread or node selects it instead.
         (Spread::One, hardware) => hardware.index(place, node, disk.queues.hctxs().len()),
         (Spread::Node, Spread::Core) => place % disk.queues.hctxs().len(),
         _ => disk.driver.map(ctx, disk.queues.ctxs().len(), disk.queues.hctxs().len()),
@@ -564,7 +567,8 @@ impl<M: Machine> Drop for Disk<M> {
     }
 }
 
-/// Returns the drive's validated limits, or an error if a number of queues or tags is 0.
+/// Returns the drive's validated limits. Returns an error for invalid limits, and for a drive with
+/// 0 queues or 0 tags.
 fn checked_limits<M: Machine>(
     driver: &dyn Driver<M>,
     config: &DiskConfig<M>,

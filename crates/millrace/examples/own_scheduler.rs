@@ -49,7 +49,7 @@ impl Scheduler<Native> for Elevator {
 
     fn completed(&mut self, _: &CompletedChain) {}
 
-    fn pass(&mut self, _: GroupId, _: (u32, u64), _: u64) -> bool {
+    fn pass(&mut self, _: GroupId, _: u64) -> bool {
         false
     }
 

@@ -253,7 +253,7 @@ impl Scheduler<Native> for CommonQueue {
 
     fn completed(&mut self, _: &CompletedChain) {}
 
-    fn pass(&mut self, _: GroupId, _: (u32, u64), _: u64) -> bool {
+    fn pass(&mut self, _: GroupId, _: u64) -> bool {
         false
     }
 
@@ -518,7 +518,7 @@ impl Scheduler<Native> for Panicking {
         panic!("with {chain:?}");
     }
     fn completed(&mut self, _: &CompletedChain) {}
-    fn pass(&mut self, _: GroupId, _: (u32, u64), _: u64) -> bool {
+    fn pass(&mut self, _: GroupId, _: u64) -> bool {
         false
     }
     fn drain(&mut self, left: &mut Leftover<Native>) {

@@ -1,16 +1,20 @@
-//! The fast path through a free hardware queue: insertion, dispatch and completion in one call.
+//! Fast path: inserts, dispatches and completes a batch in one call, through a free hardware queue.
 //!
-//! A batch takes this path if no other work waits, no trace sink is set, each batch gets one time
-//! stamp, and no other software queue feeds its hardware queue. Called by dispatch.rs, and by
-//! channels for a single bio. In any other case (no tag, a busy driver, a flush, a full completion
-//! batch, work that another thread left) `QueueContext::serve` takes over. issue.rs issues the
-//! batch like any other; only a single bio has separate code here. Kernel counterpart:
+//! A batch takes the fast path under these conditions:
+//! - no other work waits in the hardware queue;
+//! - all bios of a batch have the same time stamp;
+//! - batches of the disk bypass the software queues, and no trace sink is set.
+//!
+//! In any other case (such as no free tag, a busy driver, or a flush), `QueueContext::serve` takes
+//! over. Called by dispatch.rs, and by channels for a single bio. issue.rs issues the batch like
+//! any other; only a single bio has its own code here. Kernel counterpart:
 //! `blk_mq_try_issue_list_directly`.
 
 use millrace_machine::{Machine, Stage};
 
 use crate::bio::Op;
-use crate::chain::slot::{BioList, BioRef};
+use crate::bio::group_id::GroupId;
+use crate::chain::slot::{BioList, BioRef, BioSlot};
 use crate::disk::issue::{IssueBatch, MOST_AT_ONCE, issue_list};
 use crate::disk::queue_context::{QueueContext, work};
 use crate::disk::submit_context::{Stamp, SubmitContext};
@@ -22,8 +26,8 @@ use crate::queue::serve::ServeGuard;
 use crate::trace::tracer::TraceStamp;
 
 /// Returns true if a batch may take the fast path. Work that other threads left needs no check
-/// here: those threads also set the serve lock's flag, which this thread checks on release, or ring
-/// the doorbell of the queue's owner.
+/// here. The other threads either set the flag of the serve lock, or ring the doorbell of the
+/// queue's owner. This thread checks the flag when it releases the lock.
 #[inline(always)]
 pub(crate) fn is_plain<M: Machine>(
     context: &QueueContext<'_, M>,
@@ -39,11 +43,12 @@ pub(crate) fn is_plain<M: Machine>(
 
 #[inline(never)]
 fn passes<M: Machine>(serve: &mut HctxState<M>, list: &BioList<M>) -> bool {
-    serve.scheduling.as_deref_mut().is_none_or(|scheduling| scheduling.passes(list))
+    let scheduling = serve.scheduling.as_deref_mut();
+    scheduling.is_none_or(|scheduling| list.first().is_some_and(|first| scheduling.passes(first)))
 }
 
-/// Returns true if the queue may dispatch now, and neither an older bio nor a queue woken for a tag
-/// must go first.
+/// Returns true if the queue may dispatch a new batch now. Older bios in the queue must go first,
+/// and so must queues that this thread has woken for a tag.
 #[inline(always)]
 fn is_open<M: Machine>(run: &SubmitContext<M>, serve: &HctxState<M>) -> bool {
     run.woken.is_empty()
@@ -63,11 +68,17 @@ pub(crate) fn issue_batch<'a, M: Machine>(
     if recorded {
         context.trace().record_inserts_if(TraceStamp::Event, list);
     }
+    // The scheduler has let only this group pass.
+    let group = list.first().map(|first| first.bio.account_key.group);
+    let group = group.filter(|_| serving.scheduling.is_some());
     loop {
-        let batch = IssueBatch { list, now_ns: M::now() };
-        let sent = match recorded {
-            false => issue_list::<M, false>(context, &mut serving, batch, |_, _, _, _| ()),
-            true => issue_recorded(context, &mut serving, batch),
+        let sent = match group {
+            _ if recorded => issue_recorded(context, &mut serving, list, group),
+            Some(group) => issue_passed(context, &mut serving, list, group),
+            None => {
+                let batch = IssueBatch { list, now_ns: M::now(), may_go: |_: &_| true };
+                issue_list::<M, false>(context, &mut serving, batch, |_, _, _, _| ())
+            }
         };
         if sent > 0 {
             context.commit(&mut serving, sent);
@@ -98,19 +109,54 @@ pub(crate) fn issue_batch<'a, M: Machine>(
     leave_and_end(context, serving);
 }
 
+/// Issues the bio chains at the front of a batch that bypass the scheduler: those of `group`.
+#[inline(never)]
+fn issue_passed<M: Machine>(
+    context: &mut QueueContext<'_, M>,
+    serve: &mut HctxState<M>,
+    list: &mut BioList<M>,
+    group: GroupId,
+) -> u32 {
+    let mut sectors = 0;
+    let may_go = |chain: &BioSlot<M>| chain.bio.account_key.group == group;
+    let batch = IssueBatch { list, now_ns: M::now(), may_go };
+    let sent = issue_list::<M, false>(context, serve, batch, |_, _, rq, _| {
+        sectors += u64::from(rq.nr_sectors());
+    });
+    count_passed(serve, sent, sectors);
+    sent
+}
+
+fn count_passed<M: Machine>(serve: &mut HctxState<M>, sent: u32, sectors: u64) {
+    // A request that the driver refused goes to the driver again, and never to the scheduler.
+    let chains = sent + u32::from(!serve.requeued.is_empty());
+    if let Some(scheduling) = serve.scheduling.as_deref_mut().filter(|_| chains > 0) {
+        scheduling.passed(chains, sectors);
+    }
+}
+
+/// Issues a batch of which a trace is recorded; with a scheduler, only the bio chains of `group`.
 #[inline(never)]
 fn issue_recorded<M: Machine>(
     context: &mut QueueContext<'_, M>,
     serve: &mut HctxState<M>,
-    batch: IssueBatch<'_, M>,
+    list: &mut BioList<M>,
+    group: Option<GroupId>,
 ) -> u32 {
     let has_data = serve.queue.as_ref().is_some_and(|queue| queue.has_trace_data());
-    issue_list::<M, false>(context, serve, batch, |context, queue, rq, outcome| {
+    let mut sectors = 0;
+    let may_go =
+        |chain: &BioSlot<M>| group.is_none_or(|group| chain.bio.account_key.group == group);
+    let batch = IssueBatch { list, now_ns: M::now(), may_go };
+    let sent = issue_list::<M, false>(context, serve, batch, |context, queue, rq, outcome| {
         if has_data && outcome == Dispatch::Queued {
             context.trace().driver(queue, rq, (Moment::Issue, rq.d_ns));
         }
         context.trace().record_issue(rq, outcome);
-    })
+        sectors += u64::from(rq.nr_sectors());
+    });
+    count_passed(serve, sent, sectors);
+    sent
 }
 
 /// Dispatches a single bio, as submitted by a program with one I/O in flight. The drive often

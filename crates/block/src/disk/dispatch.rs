@@ -45,9 +45,9 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Moves the serving thread's own batch to `staged`, the list of bio chains (bios merged into
-    /// one future request) that wait for dispatch. Bios that already wait in software queue `ctx`
-    /// go first, unless the disk's batches bypass the software queues.
+    /// Moves the serving thread's own batch to `staged`, the list of bio chains that wait for
+    /// dispatch. A chain is bios merged into one future request. Bios that already wait in software
+    /// queue `ctx` go first, unless the disk's batches bypass the software queues.
     #[inline(always)]
     fn stage(&mut self, ctx: u16, list: &mut BioList<M>, serve: &mut HctxState<M>) {
         if self.disk.queues.path() != SubmitPath::Queues {
@@ -125,9 +125,9 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         true
     }
 
-    /// For the owner of a hardware queue, after it found the serve lock taken by a thread that
-    /// inspects the queue. Marks the queue as pending, so that the owner serves it before sleeping
-    /// (no other thread may serve it), then tries the lock again.
+    /// Tries once more to take the serve lock, if the calling thread owns the hardware queue.
+    /// Another thread holds the lock to inspect the queue, but must not serve it. So the owner
+    /// first marks the queue as pending, which makes the owner serve the queue before it sleeps.
     #[cold]
     fn insist(&self) -> Option<ServeGuard<'a, M, HctxState<M>>> {
         if !self.may_serve() {
@@ -170,8 +170,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
                     break;
                 }
                 Some(serving) => serving,
-                // After the release of the serve lock, a flush has completed and the next flush now
-                // waits in this queue (`again`). So the thread takes the lock again.
+                // The serve lock was released, but then a flush completed (`again` is true). The
+                // next flush now waits in this queue, so the thread takes the lock again.
                 None if again => match hctx.serve.enter_or_flag() {
                     Some(serving) => serving,
                     None => {
@@ -184,8 +184,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
         self.run.deliver();
         if !self.run.woken.is_empty() {
-            // `run_woken` sets `left_busy` for the queues that it runs. If `left_busy` is true for
-            // this queue, it must stay true.
+            // `run_woken` overwrites `left_busy` with the state of other queues. If `left_busy` was
+            // true for this queue, it must stay true.
             let left_busy = self.run.left_busy;
             self.run_woken();
             self.run.left_busy |= left_busy;
@@ -261,11 +261,11 @@ impl<'a, M: Machine> QueueContext<'a, M> {
     }
 
     /// Hands the bio chains (bios merged into one future request) in `staged` to the driver, in
-    /// order. A flush is issued once it is the first in the list. Returns the number of requests.
+    /// order. A flush is handed over after all chains before it. Returns the number of requests.
     pub(crate) fn dispatch_staged(&mut self, serve: &mut HctxState<M>, now_ns: u64) -> u32 {
         let (mut list, mut sent) = (serve.staged.take(), 0);
         loop {
-            let batch = IssueBatch { list: &mut list, now_ns };
+            let batch = IssueBatch { list: &mut list, now_ns, may_go: |_: &_| true };
             sent += issue_list::<M, true>(self, serve, batch, trace_issue);
             if !serve.requeued.is_empty() || list.first().is_none_or(|next| next.op() != Op::Flush)
             {
@@ -334,7 +334,8 @@ pub(crate) fn submit_inside<'a, M: Machine>(
     context.serve(serving);
 }
 
-/// Leaves a batch in its software queue, and notifies the thread that must take it from there.
+/// Puts a batch into its software queue, for the thread that serves the hardware queue, and
+/// notifies that thread. If no thread serves the queue any more, this thread does.
 #[inline(always)]
 pub(crate) fn leave_to_others<M: Machine>(
     context: &mut QueueContext<'_, M>,

@@ -10,7 +10,7 @@ use millrace_machine::{Machine, Stage};
 
 use crate::account::disk_counter::DiskCounter;
 use crate::bio::Op;
-use crate::chain::slot::BioList;
+use crate::chain::slot::{BioList, BioSlot};
 use crate::disk::queue_context::QueueContext;
 use crate::disk::submit_context::Stamp;
 use crate::queue::HctxState;
@@ -26,14 +26,17 @@ pub(crate) const MOST_AT_ONCE: u32 = CompletionBatch::CAPACITY as u32;
 
 /// Bio chains (each becomes one request) to be issued, and their time of dispatch. A time of 0,
 /// allowed for chains that waited in a queue, makes `issue_list` read the clock.
-pub(crate) struct IssueBatch<'a, M: Machine> {
+pub(crate) struct IssueBatch<'a, M: Machine, F> {
     pub(crate) list: &'a mut BioList<M>,
     pub(crate) now_ns: u64,
+    /// Called for each bio chain. If it returns false, this chain and all later ones stay in the
+    /// list.
+    pub(crate) may_go: F,
 }
 
 /// Turns the bio chains of `batch` into requests and hands them to the driver. Stops at the first
-/// chain that must wait, because no tag is free, the driver is busy, or the chain is a flush. Calls
-/// `trace` for each request. Returns the number of requests handed over.
+/// chain that must wait, because no tag is free, the driver is busy, the chain is a flush, or
+/// `may_go` refuses it. Calls `trace` for each request. Returns the number of requests handed over.
 ///
 /// `WAITED` is true for bios that waited in a queue. If no tag is free, the hardware queue is then
 /// added to the queues that wait for tags. On the fast path `WAITED` is false, and at most about
@@ -42,10 +45,10 @@ pub(crate) struct IssueBatch<'a, M: Machine> {
 pub(crate) fn issue_list<M: Machine, const WAITED: bool>(
     context: &mut QueueContext<'_, M>,
     serve: &mut HctxState<M>,
-    batch: IssueBatch<'_, M>,
-    trace: impl Fn(&mut QueueContext<'_, M>, &dyn DriverQueue<M>, &Request<M>, Dispatch),
+    batch: IssueBatch<'_, M, impl Fn(&BioSlot<M>) -> bool>,
+    mut trace: impl FnMut(&mut QueueContext<'_, M>, &dyn DriverQueue<M>, &Request<M>, Dispatch),
 ) -> u32 {
-    let IssueBatch { list, mut now_ns } = batch;
+    let IssueBatch { list, mut now_ns, may_go } = batch;
     let HctxState { queue: Some(queue), in_flight, .. } = serve else { return 0 };
     // Local copies avoid reloads after each driver call: the compiler cannot know that the call
     // leaves these values unchanged.
@@ -70,7 +73,7 @@ pub(crate) fn issue_list<M: Machine, const WAITED: bool>(
             batch = more;
         }
         let Some(chain) = rest.pop_front() else { break };
-        if chain.op() == Op::Flush {
+        if chain.op() == Op::Flush || !may_go(&chain) {
             rest.push_front(chain);
             break;
         }

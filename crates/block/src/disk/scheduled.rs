@@ -22,8 +22,7 @@ use crate::disk::queue_context::QueueContext;
 use crate::disk::queues::make_queues;
 use crate::disk::{Disk, UNBOUNDED, abort};
 use crate::queue::scheduler::builtin::SchedulerKind;
-use crate::queue::scheduler::parts::SchedulerParts;
-use crate::queue::scheduler::share::DriveParts;
+use crate::queue::scheduler::parts::{DriveParts, SchedulerParts};
 use crate::queue::scheduler::{BioChain, DriveTags, QueueScheduler, Scheduler, SchedulerPick};
 use crate::queue::tag::TagBatch;
 use crate::queue::{HardwareQueue, HctxState};
@@ -206,7 +205,8 @@ pub(crate) fn dispatch<M: Machine>(
     sent
 }
 
-/// Aborts a bio chain of another drive, which the scheduler returned, and panics.
+/// Aborts a bio chain that the scheduler returned although it belongs to another drive. Then
+/// panics.
 #[cold]
 fn refuse<M: Machine>(context: &QueueContext<'_, M>, chain: BioChain<M>) -> ! {
     let mut list = BioList::new();

@@ -110,14 +110,15 @@ impl<M: Machine> BioChain<M> {
         self.bio.q_ns
     }
 
-    /// Returns the time at which group limits let the first bio of the bio chain pass, in
-    /// nanoseconds; at most 4.29 s after submission, because the stored wait has 32 bits.
+    /// Returns the time at which the group's limits admitted the first bio, in nanoseconds. The
+    /// wait is stored in 32 bits, so the result is at most 4.29 s after submission.
     pub(crate) fn admitted_ns(&self) -> u64 {
         self.bio.q_ns + u64::from(self.bio.waited.g_ns)
     }
 
-    /// Returns the time of the first bio's insertion into the queue, in nanoseconds. A time of more
-    /// than 4.29 s after submission is not stored; the present time is returned then.
+    /// Returns the time at which the first bio was inserted into the queue, in nanoseconds. A time
+    /// of more than 4.29 s after submission is not stored, and the present time is returned
+    /// instead.
     pub(crate) fn inserted_ns(&self) -> u64 {
         self.bio.inserted_ns()
     }
@@ -193,8 +194,9 @@ pub struct Leftover<M: Machine> {
 }
 
 impl<M: Machine> Leftover<M> {
-    /// Adds a bio chain. The block layer later schedules all added chains again, in this order.
-    /// Adding a chain of another drive is an error: its I/O never completes.
+    /// Gives a bio chain back to the block layer, which schedules the chain again later. Chains are
+    /// scheduled in the order in which they were given back. Giving back a chain of another drive
+    /// is an error: the chain's I/O never completes.
     pub fn push(&mut self, chain: BioChain<M>) {
         if chain.drive == self.drive {
             return self.list.push_back(chain.bio);
@@ -227,7 +229,8 @@ pub struct DriveTags {
     pub tags: u32,
 }
 
-/// A bio chain that the scheduler chose for dispatch, with the time and the status of its end.
+/// A bio chain that the scheduler chose for dispatch and that has ended. Contains the time and the
+/// status of its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompletedChain {
     /// Operation of the bio chain.
@@ -242,27 +245,30 @@ pub struct CompletedChain {
     pub queued_ns: u64,
     /// Time at which the bio chain left the scheduler for dispatch, in nanoseconds.
     pub picked_ns: u64,
-    /// Time in nanoseconds at which the completion was noticed, or the chain taken back unsent.
+    /// Time in nanoseconds at which the completion was noticed. For a chain that the driver never
+    /// had, the time at which the block layer took the chain back.
     pub done_ns: u64,
     /// The driver's status. `None` if the driver never had the bio chain, because its queue was
     /// closed or the scheduler replaced. The chain may then be inserted again.
     pub status: Option<Status>,
 }
 
-/// Decides the order in which a hardware queue's bio chains (one request each) go to the driver.
+/// Decides the order in which a hardware queue's bio chains go to the driver. Each chain becomes
+/// one request.
 ///
-/// The block layer calls all methods of one object under one lock, from one thread at a time. No
-/// method may block or use a volume that the drive is part of: the call would wait for the volume,
-/// and the volume for the end of the call. A panic unwinds through the call that ran the queue, as
-/// a driver's does ([`Driver`](crate::Driver#panics)). The block layer panics if
-/// [`Scheduler::next`] returns a bio chain of another drive; the I/O of that chain ends with
-/// `Aborted`.
+/// The block layer calls all methods of one object under one lock, from one thread at a time. A
+/// method must not block, and must not use a volume that the drive is part of. Otherwise the call
+/// could wait for I/O of the volume, while that I/O waits for the lock. A panic in a method unwinds
+/// through the call that ran the queue, as described for [`Driver`](crate::Driver#panics). The
+/// block layer panics if [`Scheduler::next`] returns a bio chain of another drive; the I/O of that
+/// chain ends with `Aborted`.
 ///
 /// The request timeout starts at dispatch, so a bio chain that [`Scheduler::next`] never returns
 /// waits for ever. [`Disk::set_scheduler`](crate::Disk::set_scheduler) gets such a chain out. The
 /// example `own_scheduler.rs` of the crate `millrace` is an elevator.
 pub trait Scheduler<M: Machine>: Send {
-    /// Queues all bio chains of a batch in the scheduler. The block layer panics if any is left.
+    /// Queues all bio chains of a batch in the scheduler. The block layer panics if the batch is
+    /// not empty afterwards.
     fn insert(&mut self, batch: &mut ChainBatch<'_, M>);
 
     /// Returns the bio chain that goes to the driver next. `now_ns` is the time on the machine's
@@ -275,10 +281,15 @@ pub trait Scheduler<M: Machine>: Send {
     fn completed(&mut self, done: &CompletedChain);
 
     /// Returns true if bio chains of `group` may bypass the scheduler because there is nothing to
-    /// order. `ios` holds the number of chains and the sum of their sectors; `queued_ns` is the
-    /// first chain's submission time. Called only while no chain waits in the scheduler. The
-    /// completion of bypassing chains is not reported.
-    fn pass(&mut self, group: GroupId, ios: (u32, u64), queued_ns: u64) -> bool;
+    /// order. `queued_ns` is the submission time of the first chain. Called only while no chain
+    /// waits in the scheduler. The completion of bypassing chains is not reported.
+    fn pass(&mut self, group: GroupId, queued_ns: u64) -> bool;
+
+    /// Reports bio chains that have bypassed the scheduler: the number of chains, at least 1, and
+    /// the sum of their sectors. The last call of [`Scheduler::pass`] has allowed their group.
+    fn passed(&mut self, chains: u32, sectors: u64) {
+        let _ = (chains, sectors);
+    }
 
     /// Moves all waiting bio chains to `left`, because another scheduler takes over or the queue
     /// closes. Bio chains may be inserted again afterwards.
@@ -316,11 +327,12 @@ pub(crate) struct QueueScheduler<M: Machine> {
     pub(crate) in_flight: u32,
     /// True if the scheduler, when drained, kept bio chains or returned chains of another drive.
     pub(crate) has_lost: bool,
-    /// Time in nanoseconds until which the trace gets no second message about a dispatch pause.
+    /// Earliest time at which the trace may get another message about a dispatch pause, in
+    /// nanoseconds.
     rests_until_ns: u64,
     pub(crate) drive: Arc<DriveWaits<M>>,
-    /// Account of each group's waits that the scheduler does not count by itself: waits for a tag
-    /// and, if `counts` is false, waits in the scheduler.
+    /// Wait times that the block layer counts for the scheduler, by group. Waits for a tag are
+    /// always included. Waits in the scheduler are included only if `counts` is false.
     holds: Option<WaitAccounts<M>>,
     /// True if the scheduler counts wait times by itself.
     counts: bool,
@@ -351,20 +363,25 @@ impl<M: Machine> QueueScheduler<M> {
         }
     }
 
-    /// Returns true if a batch may bypass the scheduler.
-    pub(crate) fn passes(&mut self, list: &BioList<M>) -> bool {
-        let Some(first) = list.first() else { return false };
-        let (group, mut equal, mut sectors) = (first.bio.account_key.group, self.len == 0, 0);
-        list.for_each(|chain| {
-            equal &= chain.bio.account_key.group == group;
-            sectors += u64::from(chain.chain_sectors);
-        });
-        equal && self.scheduler.pass(group, (list.len(), sectors), first.q_ns)
+    /// Returns true if a bio chain, and others of its group that were submitted with it, may bypass
+    /// the scheduler.
+    #[inline]
+    pub(crate) fn passes(&mut self, chain: &BioSlot<M>) -> bool {
+        self.len == 0 && self.scheduler.pass(chain.bio.account_key.group, chain.q_ns)
     }
 
+    /// Returns true if a single bio chain may bypass the scheduler, and counts it if so.
     pub(crate) fn passes_single(&mut self, chain: &BioSlot<M>) -> bool {
-        let ios = (1, chain.chain_sectors.into());
-        self.len == 0 && self.scheduler.pass(chain.bio.account_key.group, ios, chain.q_ns)
+        let passes = self.passes(chain);
+        if passes {
+            self.passed(1, chain.chain_sectors.into());
+        }
+        passes
+    }
+
+    #[inline]
+    pub(crate) fn passed(&mut self, chains: u32, sectors: u64) {
+        self.scheduler.passed(chains, sectors);
     }
 
     pub(crate) fn insert(
@@ -401,7 +418,7 @@ impl<M: Machine> QueueScheduler<M> {
         begins
     }
 
-    /// Keeps a bio chain that `next` has returned until a tag is free for it.
+    /// Stores a bio chain that got no tag. The next call of `next` returns the chain again.
     pub(crate) fn put_back(&mut self, chain: BioChain<M>, now_ns: u64) {
         if self.counts {
             let said = ReportedWaits::all(Some(WaitReason::NoTag), 1, chain.inserted_ns());
@@ -475,9 +492,9 @@ impl<M: Machine> QueueScheduler<M> {
         }
         self.scheduler.drain(&mut left);
         if left.has_lost || left.list.len() != self.len {
-            // A scheduler that kept bio chains may return them later. A chain names its drive by
-            // the address of the drive's wait accounts. The accounts are leaked, so that no other
-            // drive gets this address.
+            // A scheduler that kept bio chains may return them later. A chain identifies its drive
+            // by the address of the drive's wait accounts. The accounts are leaked, so that no
+            // other drive gets this address.
             forget(Arc::clone(&self.drive));
             self.has_lost = true;
         }

@@ -106,7 +106,7 @@ impl Scheduler<Native> for Fifo {
         assert!(self.done <= self.picked && done.op != Op::Flush, "{done:?}");
         assert!(done.queued_ns <= done.picked_ns && done.picked_ns <= done.done_ns, "{done:?}");
     }
-    fn pass(&mut self, _: GroupId, _: (u32, u64), _: u64) -> bool {
+    fn pass(&mut self, _: GroupId, _: u64) -> bool {
         false
     }
 

@@ -435,7 +435,7 @@ impl Scheduler<Native> for Counting {
         let heard = if done.status.is_some() { 1 } else { 2 };
         self.counts[heard].fetch_add(1, Ordering::SeqCst);
     }
-    fn pass(&mut self, _: GroupId, _: (u32, u64), _: u64) -> bool {
+    fn pass(&mut self, _: GroupId, _: u64) -> bool {
         false
     }
     fn drain(&mut self, left: &mut Leftover<Native>) {

@@ -26,7 +26,7 @@ pub enum SchedulerSpec {
     None,
     /// Deadline: reads expire after this many microseconds, writes after four times as many.
     Deadline(u32),
-    /// First come, first served, after a delay of this many microseconds for each bio.
+    /// Dispatches bios in order of arrival. The field is the delay of each bio, in microseconds.
     Delay(u32),
     /// Fair queueing: shares the drive by the groups' weights.
     Fair,
@@ -102,7 +102,7 @@ impl Scheduler<Simulated> for DelayScheduler {
 
     fn completed(&mut self, _: &CompletedChain) {}
 
-    fn pass(&mut self, _: GroupId, _: (u32, u64), _: u64) -> bool {
+    fn pass(&mut self, _: GroupId, _: u64) -> bool {
         false
     }
 

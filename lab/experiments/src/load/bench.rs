@@ -305,9 +305,10 @@ fn run_job(
 }
 
 fn may_split(volume: &Volume<Native>, plan: &Plan) -> bool {
+    let sectors = plan.workload.bs_bytes >> 9;
     volume.disks().len() > 1
-        || plan.workload.bs_bytes >> 9 > volume.limits().max_sectors
-        || volume.disks().iter().any(|disk| cuts_requests(disk))
+        || sectors > volume.limits().max_sectors
+        || volume.disks().iter().any(|disk| cuts_requests(disk, sectors))
 }
 
 fn watch(shared: &RowState, plan: &Plan, start: Instant, progress: Progress<'_>) {

@@ -40,8 +40,8 @@ pub(crate) fn of_drive<M: Machine>(parts: &SchedulerParts<M>) -> DriveScheduler<
 /// Nanoseconds between two checks of a hardware queue that waits because another queue of the drive
 /// has bio chains of a higher priority.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
-/// Nanoseconds without a call of `next` after which a queue's bio chains no longer delay those of
-/// other queues: the thread that serves the queue may hang.
+/// Time, in nanoseconds, for which a hardware queue with I/O of higher priority may delay other
+/// queues after the last call of `next` for it. Later, the queue's thread is assumed to hang.
 const SERVED_NS: u64 = 100_000_000;
 const PRIORITIES: usize = Priority::Idle as usize + 1;
 
@@ -52,12 +52,13 @@ pub struct DeadlineConfig {
     pub read_expire: Duration,
     /// Time that a write, discard or write-zeroes may wait before it goes first; default 5 s.
     pub write_expire: Duration,
-    /// Largest number of bio chains (each becomes one request) of one direction that are dispatched
-    /// in sector order before ages are checked, 1 or more; default 16.
+    /// Largest number of bio chains in a batch, 1 or more; default 16. A batch is dispatched in
+    /// sector order, and has either only reads or no reads. Before each batch, the scheduler checks
+    /// if a chain has waited too long.
     pub fifo_batch: u32,
     /// Number of batches of reads that may go before waiting writes; default 2.
     pub writes_starved: u32,
-    /// Time that I/O of higher priorities may delay I/O of a lower priority; default 10 s.
+    /// Time after which a waiting I/O goes before I/Os of higher priorities; default 10 s.
     pub ageing: Duration,
 }
 
@@ -178,8 +179,9 @@ impl<M: Machine> QueueChains<M> {
         self.classes.iter().position(|class| !class.is_empty())
     }
 
-    /// Finds the oldest bio chain of all priority classes below the highest class that has waiting
-    /// chains. Returns the chain's class and direction if the chain has waited for `ageing`.
+    /// Finds the oldest waiting bio chain that is not in the highest priority class with waiting
+    /// chains. Returns the chain's class and direction if the chain has waited for the time
+    /// `ageing` or longer.
     fn aged(&self, now_ns: u64, config: &DeadlineConfig) -> Option<(usize, IoDirection)> {
         let highest = self.highest()?;
         let lower = self.classes.iter().enumerate().skip(highest + 1);
@@ -198,9 +200,11 @@ struct DeadlineState<M: Machine> {
 }
 
 impl<M: Machine> DeadlineState<M> {
-    /// Returns the priority class that hardware queue `hctx` has to wait for: another queue has bio
-    /// chains of this class, and all chains of queue `hctx` have lower priorities. `None` if a
-    /// chain of queue `hctx` has waited for `ageing`.
+    /// Returns the priority class for which hardware queue `hctx` must hold back its own bio
+    /// chains. Another queue has chains of that class, and all chains of queue `hctx` have lower
+    /// priorities. A queue without a call of `next` for [`SERVED_NS`] does not count. Returns
+    /// `None` if there is no such class, or if a chain of queue `hctx` has waited for the time
+    /// `ageing` or longer.
     fn goes_before(&self, hctx: usize, now_ns: u64, config: &DeadlineConfig) -> Option<usize> {
         let own = self.queues[hctx].highest()?;
         self.waiting[..own].iter().position(|waiting| *waiting > 0)?;
@@ -215,7 +219,8 @@ impl<M: Machine> DeadlineState<M> {
     }
 }
 
-/// The deadline scheduler of a drive. [`Deadline::queue`] creates the part for each hardware queue.
+/// The deadline scheduler of a drive. [`Deadline::queue`] creates the [`Scheduler`] of each
+/// hardware queue.
 pub struct Deadline<M: Machine> {
     config: DeadlineConfig,
     groups: Option<Arc<Groups<M>>>,
@@ -317,7 +322,7 @@ impl<M: Machine> Scheduler<M> for DeadlineQueue<M> {
 
     fn completed(&mut self, _: &CompletedChain) {}
 
-    fn pass(&mut self, _: GroupId, _: (u32, u64), _: u64) -> bool {
+    fn pass(&mut self, _: GroupId, _: u64) -> bool {
         false
     }
 

@@ -15,10 +15,10 @@ use millrace_machine::{Machine, debug_fields};
 
 use crate::group::Groups;
 use crate::queue::scheduler::cost::CostModel;
-use crate::queue::scheduler::parts::{DriveScheduler, SchedulerParts};
+use crate::queue::scheduler::parts::{DriveParts, DriveScheduler, SchedulerParts};
+use crate::queue::scheduler::share::SharedDrive;
 use crate::queue::scheduler::share::depth::Policy;
 use crate::queue::scheduler::share::piece::FIRST_SECTORS;
-use crate::queue::scheduler::share::{DriveParts, SharedDrive};
 use crate::queue::scheduler::{DriveTags, Scheduler};
 
 /// Makes a drive's scheduler, which counts wait times and limits the size of requests.
@@ -31,7 +31,7 @@ pub(crate) fn of_drive<M: Machine>(policy: Policy, parts: &SchedulerParts<M>) ->
     }
 }
 
-/// The fair scheduler of a drive. [`Fair::queue`] creates the part for each hardware queue.
+/// The fair scheduler of a drive. [`Fair::queue`] creates the [`Scheduler`] of each hardware queue.
 pub struct Fair<M: Machine>(Arc<SharedDrive<M>>);
 
 debug_fields!(Fair<M: Machine>);
@@ -52,7 +52,8 @@ impl<M: Machine> Fair<M> {
     }
 }
 
-/// The latency scheduler of a drive. [`Latency::queue`] creates the part for each hardware queue.
+/// The latency scheduler of a drive. [`Latency::queue`] creates the [`Scheduler`] of each hardware
+/// queue.
 pub struct Latency<M: Machine>(Arc<SharedDrive<M>>);
 
 debug_fields!(Latency<M: Machine>);

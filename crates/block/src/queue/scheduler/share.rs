@@ -1,16 +1,16 @@
 //! Shared code of the schedulers `fair` and `latency`, which divide a drive among groups.
 //!
-//! Each hardware queue has a `ShareQueue`, with a list of waiting bio chains (future requests) for
-//! each group. Bio chains are dispatched by start-time fair queueing (SFQ): the group with the
-//! lowest virtual start time goes first. Each dispatch advances the group's virtual time by the
-//! cost of the chain, divided by the group's weight. Hardware queues share nothing per I/O.
-//! Decisions that concern all queues (a group's share over several queues, the depth of the drive)
-//! are made periodically. Every half millisecond, a queue posts a report about its I/O to its
-//! mailbox. The first queue to find that a new allocation is due sums up all reports. For each
-//! queue, it posts the cost that each group may dispatch (budget) and the limit of requests in
-//! flight (depth); see agreement.rs. A group that uses the drive alone is never held back. Lock
-//! order: serve, allocation, mailbox. Source: Goyal et al., SIGCOMM 1996 (SFQ); Jin et al.,
-//! SIGMETRICS 2004 (SFQ(D)). Kernel counterpart: block/blk-iocost.c (global and local virtual
+//! Each hardware queue has a `ShareQueue`, with a list of waiting bio chains for each group. A bio
+//! chain becomes one request. Chains are dispatched by start-time fair queueing (SFQ): the group
+//! with the lowest virtual start time goes first. Each dispatch advances the group's virtual time
+//! by the cost of the chain, divided by the group's weight. An I/O writes no memory that hardware
+//! queues share. Decisions that concern all queues are made periodically: a group's share over
+//! several queues, and the depth of the drive. Every half millisecond, a queue posts a report about
+//! its I/O to its mailbox. The first queue to find that a new allocation is due sums up all
+//! reports. For each queue, it posts the cost that each group may dispatch (budget) and the limit
+//! on requests in flight (depth); see agreement.rs. A group that uses the drive alone is never held
+//! back. Lock order: serve, allocation, mailbox. Source: Goyal et al., SIGCOMM 1996 (SFQ); Jin et
+//! al., SIGMETRICS 2004 (SFQ(D)). Kernel counterpart: block/blk-iocost.c (global and local virtual
 //! time), block/bfq-iosched.c.
 
 pub(crate) mod agreement;
@@ -21,6 +21,7 @@ pub(crate) mod mail;
 pub(crate) mod piece;
 pub(crate) mod said;
 pub(crate) mod seen;
+pub(crate) mod speed;
 pub(crate) mod target_depth;
 pub(crate) mod times;
 
@@ -39,6 +40,7 @@ use crate::group::Groups;
 use crate::group::config::Priority;
 use crate::group::view::GroupView;
 use crate::queue::scheduler::cost::{CostModel, DepthWeights, REQUEST};
+use crate::queue::scheduler::parts::DriveParts;
 use crate::queue::scheduler::share::agreement::SharedAllocation;
 use crate::queue::scheduler::share::depth::Policy;
 use crate::queue::scheduler::share::flow::GroupFlow;
@@ -46,14 +48,18 @@ use crate::queue::scheduler::share::mail::{DepthLimit, QueueMailbox};
 use crate::queue::scheduler::share::said::ReportedDecisions;
 use crate::queue::scheduler::share::seen::QueueCounts;
 use crate::queue::scheduler::{
-    ChainBatch, CompletedChain, DriveMark, DriveTags, Leftover, Scheduler, SchedulerPick,
+    ChainBatch, CompletedChain, DriveMark, Leftover, Scheduler, SchedulerPick,
 };
 
-/// Nanoseconds between two reports of a hardware queue about its I/O. The queue posts them to its
-/// mailbox, from which an allocation (a division of the drive among groups) reads them.
+/// Time between two reports that a hardware queue posts to its mailbox, in nanoseconds. The reports
+/// are the input for dividing the drive among groups.
 const PERIOD_NS: u64 = 500_000;
-/// Shortest time, in nanoseconds, between two allocations of the drive among groups, and between
-/// two reports of a hardware queue whose groups have used up their budgets.
+/// Replaces [`PERIOD_NS`] while I/O bypasses the scheduler. One batch in each period takes the way
+/// through the scheduler, which costs several times as much CPU time.
+const BYPASS_PERIOD_NS: u64 = 2_000_000;
+/// Shortest time between two allocations (divisions of the drive among groups), in nanoseconds.
+/// Also the shortest time between two reports of a hardware queue while its groups have used up
+/// their budgets.
 const BLOCKED_PERIOD_NS: u64 = 50_000;
 /// Nanoseconds after which a waiting group gets an I/O even if groups of higher priority wait.
 const STARVED_NS: u64 = 100_000_000;
@@ -104,32 +110,12 @@ impl<M: Machine> SharedDrive<M> {
     }
 }
 
-pub(crate) struct DriveParts<M: Machine> {
-    pub(crate) holds: Arc<DriveWaits<M>>,
-    pub(crate) piece_sectors: Arc<M::Word>,
-    pub(crate) cost: CostModel,
-    pub(crate) tags: DriveTags,
-}
-
-impl<M: Machine> DriveParts<M> {
-    /// Creates the drive state of a built-in scheduler that a program's own scheduler calls. In
-    /// that case, no disk provides the state.
-    pub(crate) fn of_no_drive(cost: CostModel, tags: DriveTags) -> Self {
-        DriveParts {
-            holds: Arc::new(DriveWaits::new(tags.queues)),
-            piece_sectors: Arc::new(M::Word::new(0)),
-            cost,
-            tags,
-        }
-    }
-}
-
 pub(crate) struct ShareQueue<M: Machine> {
     shared: Arc<SharedDrive<M>>,
     hctx: usize,
     view: GroupView<M>,
-    /// Waiting bio chains and state of each group at this queue (a flow). A flow has the same index
-    /// as the group's entry in the queue's mailbox. Flows are never removed.
+    /// Each flow holds the waiting bio chains and the state of one group at this queue. A flow has
+    /// the same index as the group's entry in the queue's mailbox. Flows are never removed.
     flows: Vec<GroupFlow<M>>,
     /// For each group number, two indices in `flows`: one for reads, one for other operations.
     /// Without `Policy::Targets`, the first index is for all operations. `u16::MAX` if there is no
@@ -141,7 +127,7 @@ pub(crate) struct ShareQueue<M: Machine> {
     waiting: WaitingChains,
     in_flight: u32,
     bound: DepthLimit,
-    /// Depth that requests in flight take, by direction, in 16ths of a small (4 KiB) request.
+    /// Depth units that the requests in flight take, by direction; a 4 KiB request takes 16.
     /// Requests of groups with a latency target are not counted, because the limit `bound` does not
     /// apply to them.
     counted: [u32; 2],
@@ -168,13 +154,14 @@ struct WaitingChains {
     drive: DriveMark,
 }
 
-/// State of a hardware queue's exchange with the shared allocation: the queue posts reports about
-/// its I/O, and gets budgets (the cost that each group may dispatch).
+/// State of a hardware queue's reports. The queue posts reports about its I/O to its mailbox. In
+/// return, it gets a budget for each group: the cost that the group may dispatch.
 #[derive(Default)]
 struct ReportState {
     /// Value of `SharedDrive::epoch` (number of allocations) when the queue last took its limits.
     epoch: u64,
-    /// True if the depth is limited: several groups use the drive, or the drive is slow.
+    /// True if the last allocation limited the depth of the drive. A drive has a limit if several
+    /// groups use it, or if it is not known to be fast.
     bounded: bool,
     post_ns: u64,
     counts: QueueCounts,
@@ -182,6 +169,8 @@ struct ReportState {
     largest: u64,
     /// True if the report that this queue posted last contained waiting or in-flight requests.
     said_demand: bool,
+    /// Index in `flows` of the group that was last asked for in `pass`.
+    passing: usize,
 }
 
 impl<M: Machine> ShareQueue<M> {
@@ -228,8 +217,8 @@ impl<M: Machine> ShareQueue<M> {
             let flow =
                 GroupFlow::new((group, way), self.virtual_now, (&self.view, self.shared.policy));
             self.flows.push(flow);
-            // This hardware queue reports at once that a new group has I/O here, so that the next
-            // allocation of the drive includes the group.
+            // Makes this queue post a report soon, because a new group has I/O here. The next
+            // allocation of the drive then includes the group.
             self.met.post_ns = 0;
         }
         self.last_place = usize::from(self.places[at]);
@@ -258,8 +247,8 @@ impl<M: Machine> ShareQueue<M> {
         for &at in &self.active {
             let flow = &self.flows[usize::from(at)];
             match self.stop_of(flow, look) {
-                // `Depth` takes precedence over other reasons: the next completion may make room,
-                // so the queue needs no timer.
+                // `Depth` overrides the other reasons to hold back a group. The next completion may
+                // make room, so the queue needs no timer.
                 Some(stop) if hold != FlowStop::Depth => hold = stop,
                 Some(_) => {}
                 None => {
@@ -281,8 +270,9 @@ impl<M: Machine> ShareQueue<M> {
         self.active.iter().any(|at| !self.flows[usize::from(*at)].is_idle())
     }
 
-    /// Returns the reason why the first waiting bio chain of a group must wait, if any.
-    /// `others_wait` is true if bio chains of groups above idle priority wait.
+    /// Returns the reason why the first waiting bio chain of a group must not be dispatched now;
+    /// `None` if it may be. `others_wait` is true if groups above idle priority have waiting bio
+    /// chains.
     #[inline]
     fn stop_of(&self, flow: &GroupFlow<M>, (now_ns, others_wait): (u64, bool)) -> Option<FlowStop> {
         let starved = || now_ns.saturating_sub(flow.sent_ns) >= STARVED_NS;
@@ -290,9 +280,11 @@ impl<M: Machine> ShareQueue<M> {
             return Some(FlowStop::Priority);
         }
         let counted = self.counted[flow.way];
-        // Long requests of other groups may use up the depth limit. So two kinds of requests may
-        // exceed the limit: any request while no depth is in use (`counted` is 0), and the first
-        // request of a group whose usual demand fits into its part of the depth (`has_all`).
+        // A request may exceed the depth limit, which long requests of other groups may have used
+        // up, in two cases:
+        // - No request counts against the limit at present (`counted` is 0).
+        // - The group has no request in flight, and usually needs no more than its share of the
+        //   depth limit (`has_all`).
         let is_first = counted == 0 || flow.load.has_all && flow.load.in_flight == 0;
         if !is_first && counted + REQUEST > self.bound.depth[flow.way] && !flow.has_target {
             return Some(FlowStop::Depth);
@@ -382,8 +374,8 @@ impl<M: Machine> ShareQueue<M> {
         let drive = &self.shared.holds;
         let account = self.holds.of(flow.group, |account| drive.open(account));
         // `settle` adds the waiting time up to now to the counter of the reason why the queue
-        // dispatches nothing. `say` counts bio chains inserted since the last report as waiting
-        // from now on.
+        // dispatches nothing. `say` then reports the bio chains that wait at present. In the
+        // counters by reason, the wait of a chain that was not reported before begins now.
         account.settle(now_ns);
         account.say(&mut flow.said, next, now_ns);
     }
@@ -435,6 +427,7 @@ impl<M: Machine> ShareQueue<M> {
         }
         let mail = self.shared.mails[self.hctx].lock();
         (self.bound, self.met.bounded) = (mail.bound, mail.bounded);
+        self.met.post_ns = self.met.post_ns.min(now_ns + PERIOD_NS);
         for (flow, entry) in self.flows.iter_mut().zip(&mail.entries) {
             if entry.slope != 0 {
                 (flow.ceiling, flow.slope) = (entry.ceiling, entry.slope);
@@ -454,7 +447,7 @@ impl<M: Machine> ShareQueue<M> {
     }
 }
 
-/// Converts a depth in 16ths of a small (4 KiB) request to a number of small requests, at least 1.
+/// Converts depth units (16 for a 4 KiB request) to a number of 4 KiB requests, at least 1.
 fn requests_of(depth: u32) -> u32 {
     if depth == u32::MAX { depth } else { (depth / REQUEST).max(1) }
 }
@@ -468,8 +461,8 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         let is_one_drive = self.waiting.count == 0 || self.waiting.drive == batch.drive();
         assert!(is_one_drive, "a scheduler received bio chains of two drives in one queue");
         self.waiting.drive = batch.drive();
-        // `next`, which reports waits, is not called while the block layer cannot dispatch from
-        // this queue. In that case, `insert` reports waits.
+        // Usually, `next` updates the wait statistics. While the block layer cannot dispatch from
+        // this queue, `next` is not called, so `insert` updates them.
         let stuck =
             self.waiting.count > 0 || self.shared.holds.stopped_by(self.hctx) != WaitReason::Order;
         let mut last_ns = 0;
@@ -498,7 +491,7 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             self.take_grants(epoch, now_ns);
         }
         if now_ns >= self.met.post_ns {
-            self.meet(now_ns, PERIOD_NS);
+            self.meet(now_ns, if self.met.bounded { PERIOD_NS } else { BYPASS_PERIOD_NS });
         }
         if !self.met.bounded && self.flows.len() == 1 && self.bound.depth == [u32::MAX; 2] {
             return self.send(0, now_ns);
@@ -551,33 +544,35 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             let service_ns = done.done_ns.saturating_sub(done.picked_ns);
             self.holds.was_at(&self.shared.holds, done.group, service_ns);
         }
-        // An empty hardware queue may send no report for long, and its last report shows demand
-        // that is gone. `is_over` makes that report expire after `STALE_NS`.
+        // An empty hardware queue may post no new report for a long time, and its last report still
+        // shows demand. `is_over` makes that report expire early, after `STALE_NS`.
         if is_empty && core::mem::take(&mut self.met.said_demand) {
             self.shared.mails[self.hctx].lock().is_over = true;
         }
     }
 
     #[inline]
-    fn pass(&mut self, group: GroupId, (ios, sectors): (u32, u64), queued_ns: u64) -> bool {
-        let Some(flow) = self.flows.get_mut(self.last_place) else { return false };
+    fn pass(&mut self, group: GroupId, queued_ns: u64) -> bool {
+        self.met.passing = self.last_place;
+        let Some(flow) = self.flows.get(self.last_place) else { return false };
         // The scheduler does not learn when an I/O that bypasses it completes, so it could not
         // measure the I/O's latency. Groups with a latency target must not bypass the scheduler.
-        let passes = !self.met.bounded
+        !self.met.bounded
             && !flow.has_target
             && flow.group == group
             && queued_ns < self.met.post_ns
             // Acquire pairs with the Release that increments `epoch` after an allocation.
             && self.met.epoch == self.shared.epoch.load(Order::Acquire)
-            && !self.view.is_old(&self.shared.groups);
-        if passes {
-            // I/O that bypasses the scheduler counts as served, so that other queues see the
-            // group's activity and the drive's throughput.
-            let cost = &self.shared.cost.read;
-            flow.served += u64::from(ios - 1) * u64::from(cost.random_ns);
-            flow.served += cost.of_bytes(sectors << 9);
-        }
-        passes
+            && !self.view.is_old(&self.shared.groups)
+    }
+
+    /// Counts I/O that bypasses the scheduler as served, so that other queues see the group's
+    /// activity and the drive's throughput.
+    #[inline]
+    fn passed(&mut self, chains: u32, sectors: u64) {
+        let (flow, cost) = (&mut self.flows[self.met.passing], &self.shared.cost.read);
+        flow.served += u64::from(chains - 1) * u64::from(cost.random_ns);
+        flow.served += cost.of_bytes(sectors << 9);
     }
 
     fn drain(&mut self, left: &mut Leftover<M>) {

@@ -20,7 +20,7 @@ use crate::bio::group_id::GroupId;
 use crate::group::config::Priority;
 use crate::group::view::{GroupRow, GroupView};
 use crate::queue::scheduler::DriveTags;
-use crate::queue::scheduler::cost::{REQUEST, SLOW_NS};
+use crate::queue::scheduler::cost::REQUEST;
 use crate::queue::scheduler::share::SharedDrive;
 use crate::queue::scheduler::share::depth::{DriveDepth, Policy};
 use crate::queue::scheduler::share::flow::VIRTUAL_BITS;
@@ -28,34 +28,29 @@ use crate::queue::scheduler::share::level::{FairShare, ShareDemand};
 use crate::queue::scheduler::share::mail::{MailboxEntry, QueueMailbox};
 use crate::queue::scheduler::share::piece::{DriveSample, PieceSize};
 use crate::queue::scheduler::share::seen::QueueReports;
+use crate::queue::scheduler::share::speed::{DriveSpeed, SpeedSample};
 use crate::queue::scheduler::share::times::class_of;
 
-/// Age, in nanoseconds, from which a queue's report that a group's bios wait is ignored.
+/// Maximum age of a queue's report, in nanoseconds, for its groups to count as waiting.
 const STALE_NS: u64 = 5_000_000;
-/// Age, in nanoseconds, from which a queue's report of its demand is ignored; long, because I/O may
-/// take seconds. [`STALE_NS`] applies if the queue has become empty since its report.
+/// Maximum age of a queue's report, in nanoseconds, for its demand to count. I/O may take seconds.
+/// If the queue has become empty since its report, [`STALE_NS`] applies instead.
 const GONE_NS: u64 = 2_000_000_000;
 /// Nanoseconds for which a drive still counts as shared after several groups were active.
 const CONTENDED_NS: u64 = 20_000_000;
-/// Service time of the drive, in nanoseconds, by which a group may run ahead of waiting groups.
+/// Largest lead of a group over the waiting groups, in nanoseconds of the drive's service.
 const WINDOW_NS: u64 = 2_000_000;
-/// Lower bound of the lead over waiting groups: this many I/Os for each active group, each as
-/// costly as the costliest I/O so far.
+/// Number of I/Os that a group of average weight may be ahead of the waiting groups on a slow
+/// drive, where [`WINDOW_NS`] allows fewer. Each I/O counts as much as the costliest I/O so far.
 const WINDOW_IOS: u64 = 4;
 
 /// Nanoseconds between two updates of the groups' average demand and average service.
 const SAMPLE_NS: u64 = 400_000;
-/// Average demand, in 16ths of a small (4 KiB) request, from which a group counts as active.
+/// Average amount of I/O, in flight or waiting, from which a group counts as active. The value
+/// stands for one 4 KiB request during half of the time.
 const HALF: u64 = REQUEST as u64 / 2;
-/// Time with I/O, in nanoseconds, for which a drive found to be slow keeps its depth limit.
-const SLOW_FOR_NS: u64 = 1_000_000_000;
-/// Time with I/O, in nanoseconds, for which a drive of unknown speed has a depth limit.
-const UNKNOWN_FOR_NS: u64 = 100_000_000;
-/// Number of requests that must complete between two allocations to show that a drive is fast.
-/// Their mean service time must be below an eighth of [`SLOW_NS`].
-const FAST_IOS: u64 = 32;
 
-/// Nanoseconds within which a drive must do both reads and writes to count as mixed.
+/// Nanoseconds within which both reads and writes must complete for the I/O to count as mixed.
 const WAYS_NS: u64 = 50_000_000;
 /// Factor on the minimum depth (`floor`) of a drive that does both reads and writes.
 const MIXED: u64 = 4;
@@ -69,22 +64,23 @@ struct GroupTotal {
     served: u64,
     demand: u64,
     wants: u64,
-    /// Average demand, in 16ths of a 4 KiB request, without bios that wait only for budget.
+    /// Average demand, in depth units (16 for a 4 KiB request). Bios that wait only because the
+    /// group's budget is used up do not count.
     usually_wants: u64,
-    /// 32 times the average cost, in nanoseconds, of the group's I/O in a period of [`SAMPLE_NS`].
+    /// Decaying sum of the group's cost, in nanoseconds; loses 1/32 in each [`SAMPLE_NS`].
     usually_served: u64,
     /// Cost, in nanoseconds, of the I/O dispatched since `usually_served` was last updated.
     to_sample: u64,
-    /// Share of the drive's depth limit, in 16ths of a 4 KiB request; `u64::MAX` if unlimited.
+    /// Group's share of the depth limit, in 16ths of a 4 KiB request; `u64::MAX` without a limit.
     part: u64,
-    /// True if the group's bios waited in some hardware queue all the time since the last
-    /// allocation, or if the group wants more than its share of the drive's depth limit.
+    /// True if the group counts as waiting: it wants more than its share of the depth (`part`), or
+    /// it had waiting bios in some hardware queue all the time since the last allocation.
     steady: bool,
     is_active: bool,
     is_heard: bool,
     asks: bool,
     was_active: bool,
-    /// Cost, in nanoseconds, that the group may dispatch until the next allocation.
+    /// Cost of the I/O that the group may dispatch until the next allocation, in nanoseconds.
     budget: u64,
 }
 
@@ -102,21 +98,18 @@ impl GroupTotal {
 pub(crate) struct SharedAllocation<M: Machine> {
     /// Time until which the drive counts as shared by several groups.
     contended_ns: u64,
-    /// Remaining time with I/O, in nanoseconds, for which the drive keeps its depth limit, because
-    /// it is slow or of unknown speed.
-    slow_for_ns: u64,
-    made_ns: u64,
+    speed: DriveSpeed,
     way_ns: [u64; 2],
     piece: PieceSize,
     view: GroupView<M>,
     /// State of each group on this drive, by group number; default values for groups without I/O.
     totals: Vec<GroupTotal>,
-    /// Numbers of the groups that have ever had I/O on this drive.
+    /// Group numbers (identifiers) of the groups that have ever had I/O on this drive.
     here: Vec<u16>,
-    /// For each group number: true if the group has ever had I/O on this drive, and the sum of the
-    /// weights of its active child groups.
+    /// Indexed by group number. The first value is true if the group has ever had I/O on this
+    /// drive. The second value is the sum of the weights of the group's active child groups.
     known: Vec<(bool, u64)>,
-    /// Lowest virtual time of waiting (`steady`) groups of best-effort priority; never decreases.
+    /// Lowest virtual time of waiting (`steady`) best-effort groups; never decreases.
     virtual_ns: u128,
     /// Recent throughput of the drive: cost served per nanosecond of real time, in 1,024ths.
     rate: u64,
@@ -124,7 +117,7 @@ pub(crate) struct SharedAllocation<M: Machine> {
     /// Largest cost of a request so far, in nanoseconds.
     largest: u64,
     depth: DriveDepth,
-    /// Depth limit last divided among groups, in 16ths of a 4 KiB request; `None` if unlimited.
+    /// Depth limit last shared out among groups, in 16ths of a 4 KiB request; `None` if unlimited.
     level_of: Option<u64>,
 }
 
@@ -132,8 +125,7 @@ impl<M: Machine> SharedAllocation<M> {
     pub(crate) fn new(tags: DriveTags) -> Self {
         SharedAllocation {
             contended_ns: 0,
-            slow_for_ns: UNKNOWN_FOR_NS,
-            made_ns: 0,
+            speed: DriveSpeed::new(),
             way_ns: [0; 2],
             piece: PieceSize::new(),
             view: GroupView::new(),
@@ -168,8 +160,8 @@ impl<M: Machine> SharedAllocation<M> {
             self.contended_ns = now_ns + CONTENDED_NS;
         }
         let contended = now_ns < self.contended_ns;
-        self.look_for_slowness(shared, &seen, now_ns);
-        let bounded = contended || self.slow_for_ns > 0;
+        self.look_at_speed(shared, &seen, now_ns);
+        let bounded = contended || self.speed.needs_limit();
         seen.served = self.here().map(|(_, total)| total.served).sum();
         self.cut(shared, &seen, now_ns);
         if !bounded && self.depth.is_off() {
@@ -179,11 +171,11 @@ impl<M: Machine> SharedAllocation<M> {
         self.weigh();
         if !contended {
             let is_mixed = self.way_ns.iter().all(|ns| now_ns < ns + WAYS_NS);
-            // Mixed I/O needs more depth, so that some reads and some writes are always in flight.
+            // Mixed I/O needs a higher depth limit, to keep both reads and writes in flight.
             seen.floor = self.usual_load(shared) * if is_mixed { MIXED } else { 1 };
         }
-        // `shallow` makes the depth fall when a group gets less than its share. Stays false for a
-        // single group, and with `Policy::Targets`, where latency targets set the depth.
+        // `shallow` makes the depth limit fall if a group gets less than its share. If only one
+        // group is active, or if latency targets set the limit, `shallow` stays false.
         seen.shallow = self.level(shared.policy) && contended && !targets;
         self.advance();
         let depth = match bounded {
@@ -196,32 +188,20 @@ impl<M: Machine> SharedAllocation<M> {
         shared.epoch.fetch_add(1, Order::Release);
     }
 
-    /// Decides whether even a single group needs a depth limit: if the drive is slow, or if its
-    /// queues share so few tags that another group would find none free.
-    fn look_for_slowness(&mut self, shared: &SharedDrive<M>, seen: &QueueReports, now_ns: u64) {
-        let is_slow = match self.depth.is_off() {
-            _ if seen.counts.short && shared.mails.len() > 1 => true,
-            true => seen.counts.sums.usual_ns() >= SLOW_NS,
-            // The drive is slow if the groups' demand reaches the depth at which a request takes
-            // `SLOW_NS`. The demand includes bios that wait because of the depth limit.
-            false => {
-                let demand = self.here().map(|(_, total)| total.demand).sum::<u64>();
-                seen.counts.full && (1..=demand).contains(&self.usual_load(shared))
-            }
+    fn look_at_speed(&mut self, shared: &SharedDrive<M>, seen: &QueueReports, now_ns: u64) {
+        // The demand includes bios that the depth limit holds back.
+        let demand = self.here().map(|(_, total)| total.demand).sum::<u64>();
+        let is_overloaded = seen.counts.full && (1..=demand).contains(&self.usual_load(shared));
+        let sample = SpeedSample {
+            sums: &seen.counts.sums,
+            is_short: seen.counts.short && shared.mails.len() > 1,
+            is_overloaded: (!self.depth.is_off()).then_some(is_overloaded),
         };
-        let sums = &seen.counts.sums;
-        let is_fast = sums.ios() >= FAST_IOS && sums.usual_ns() < SLOW_NS / 8;
-        let elapsed_ns = now_ns.saturating_sub(self.made_ns).min(STALE_NS);
-        self.made_ns = now_ns;
-        self.slow_for_ns = match is_slow {
-            true => SLOW_FOR_NS,
-            false if is_fast && self.slow_for_ns <= UNKNOWN_FOR_NS => 0,
-            false => self.slow_for_ns.saturating_sub(elapsed_ns),
-        };
+        self.speed.look(&sample, now_ns);
     }
 
-    /// Returns the depth, in 16ths of a small (4 KiB) request, at which each request takes
-    /// [`SLOW_NS`]; 0 if the drive's throughput is unknown.
+    /// Returns the depth at which each request takes [`SLOW_NS`], in depth units (16 for a 4 KiB
+    /// request). Returns 0 if the drive's throughput is unknown.
     fn usual_load(&self, shared: &SharedDrive<M>) -> u64 {
         let small = shared.cost.read.of_bytes(4_096);
         self.piece.usual_cost().saturating_mul(REQUEST.into()) / small
@@ -245,10 +225,10 @@ impl<M: Machine> SharedAllocation<M> {
         if !self.piece.look(&pace, &shared.cost.read, now_ns) {
             return;
         }
-        // Relaxed: only the maximum request length itself is read; no other data depends on it.
+        // Relaxed: readers use only this number, and no other data depends on it.
         shared.piece_sectors.store(self.piece.sectors().into(), Order::Relaxed);
         if self.piece.sectors() != sectors {
-            // Probe soon: the shortest service time of requests of the new length may be unknown.
+            // Probe soon: a probe measures the service times of requests of the new length.
             self.depth.look_soon(now_ns);
         }
     }
@@ -348,7 +328,7 @@ impl<M: Machine> SharedAllocation<M> {
                 all += served;
                 total.usually_served = total.usually_served * 31 / 32 + served;
                 let sum = total.usually_wants * 15 + total.wants;
-                // Rounding towards the present demand lets the average reach 0 without I/O.
+                // Rounding towards `wants` lets the average reach 0 when the group has no more I/O.
                 total.usually_wants = match total.wants > total.usually_wants {
                     true => sum.div_ceil(16),
                     false => sum / 16,
@@ -356,8 +336,8 @@ impl<M: Machine> SharedAllocation<M> {
             }
         }
         if is_due && elapsed_ns < WINDOW_NS * 100 {
-            // A higher throughput is adopted quickly: budgets grow with `rate`, so a low `rate`
-            // would keep throughput low. A lower throughput is adopted slowly.
+            // `rate` rises quickly and falls slowly. Budgets grow with `rate`, so a `rate` that is
+            // too low would itself keep the throughput low.
             let rate = (all << 10) / elapsed_ns;
             let weight = if rate > self.rate { 1 } else { 31 };
             self.rate = (self.rate * weight + rate).div_ceil(weight + 1);
@@ -368,8 +348,8 @@ impl<M: Machine> SharedAllocation<M> {
     }
 
     /// Divides the drive's depth limit among the groups by weight. A group that wants more than its
-    /// share counts as waiting (`steady`). Returns true if a group that was not `steady` before
-    /// wants less depth, or gets less service, than its weight entitles it to.
+    /// share is marked as waiting (`steady`). Returns true if some group that was not `steady`
+    /// before wants less depth, or gets less service, than its weight entitles it to.
     fn level(&mut self, policy: Policy) -> bool {
         self.level_of = self.depth.bound();
         let Some(depth) = self.level_of else {
@@ -424,18 +404,17 @@ impl<M: Machine> SharedAllocation<M> {
             let gets_little = total.usually_served < even_served.part(weight) / 8 * 7;
             let has_little = total.usually_wants < even.part(weight);
             is_shallow |= (has_little || total.has_all() && gets_little) && !total.steady;
-            // A group that wants more depth than its share, and has requests, counts as waiting
-            // (`steady`), so that budgets keep other groups near its virtual time.
+            // A group that has requests and wants more depth than its share counts as waiting
+            // (`steady`). Budgets then keep other groups from running far ahead of it.
             total.steady |= !total.has_all() && total.asks;
             taken += total.usually_wants.min(total.part);
         }
-        // Groups of lower priority keep depth for at least one small request, and so do not starve.
+        // Groups of lower priority keep a depth of one 4 KiB request, so that they do not starve.
         *left = left.saturating_sub(taken).max(REQUEST.into());
         is_shallow
     }
 
-    /// Computes each group's slope (the virtual time that a unit of cost takes) from the weights of
-    /// the group, its active siblings and its parent.
+    /// Computes each group's slope: the virtual time charged for a unit of cost.
     fn weigh(&mut self) {
         let parents = |at: &u16| {
             let row = self.view.row(GroupId(*at))?;
@@ -453,8 +432,8 @@ impl<M: Machine> SharedAllocation<M> {
         }
         for at in &self.here {
             let Some(row) = self.view.row(GroupId(*at)) else { continue };
-            // Weights are in 1,024ths here. Child groups divide their parent's weight. The parent's
-            // own I/O gets the parent's weight in addition.
+            // Weights are in 1,024ths here. Child groups divide the weight of their parent. The
+            // parent's own I/O has the parent's full weight, which the children do not reduce.
             let mut weight = u64::from(row.weight) << 10;
             if let Some(parent) = row.parent {
                 let above = self.view.row(parent).map_or(100, |row| u64::from(row.weight));
@@ -483,8 +462,8 @@ impl<M: Machine> SharedAllocation<M> {
         }
     }
 
-    /// Computes each group's budget: the cost that the group may dispatch until its virtual time is
-    /// `window` ahead of `virtual_ns`, the lowest virtual time of the waiting groups.
+    /// Computes each group's budget: the cost of the I/O that the group may dispatch until it is
+    /// too far ahead of the waiting groups. Leads are measured in virtual time.
     fn share_out(&mut self, shared: &SharedDrive<M>, (depth, now_ns): (u32, u64)) {
         let contended = now_ns < self.contended_ns;
         let (active, slopes) = self.here().filter(|(_, total)| total.is_active).fold(
@@ -495,26 +474,26 @@ impl<M: Machine> SharedAllocation<M> {
         );
         let cost = (self.rate * WINDOW_NS) >> 10;
         let largest = self.largest * WINDOW_IOS * active;
-        // Lead that a group may have, in virtual time: the drive's service in `WINDOW_NS` (`cost`)
-        // or `WINDOW_IOS` of the costliest I/Os per active group (`largest`), whichever costs more.
+        // `window` is the largest lead, in virtual time: the drive's service in `WINDOW_NS` or, if
+        // that costs more, `WINDOW_IOS` of the costliest I/Os for each active group.
         let window = (u128::from(cost.max(largest)) << 64) / slopes.max(1);
         let window = window.min(1 << 60);
-        // While the drive is shared, groups of idle priority get a budget only if no group of
-        // higher priority waits, and these groups demand less than half of the depth.
+        // While several groups share the drive, groups of idle priority get no budget in two cases.
+        // Either a group of higher priority waits, or such groups demand half of the depth or more.
         let (waits, demand) = self.not_idle().fold((false, 0), |(waits, demand), total| {
             (waits || total.steady, demand + total.demand)
         });
         let held_back = waits || demand * 2 >= u64::from(depth);
-        // A single group gets an unlimited budget: `make` may return early without granting a new
-        // budget, and the group would then stop once a limited budget was used up.
+        // If the drive is not shared, its group gets an unlimited budget. `make` may then return
+        // early without granting a new budget, and a limited budget would stop the group.
         let free = !contended || shared.mails.len() == 1 || shared.policy == Policy::Targets;
         for at in &self.here {
             let total = &mut self.totals[usize::from(*at)];
             let priority = self.view.row(GroupId(*at)).map_or(Priority::BestEffort, |r| r.priority);
             let ahead = self.virtual_ns.saturating_add(window);
-            // Unused service cannot be saved up: the virtual time of a group that does not wait
-            // rises to `virtual_ns`. Service used while no other group wanted it is mostly
-            // forgiven: no virtual time stays more than two windows ahead of `virtual_ns`.
+            // A group that does not wait cannot save up unused service: its virtual time rises to
+            // `virtual_ns`. A group that has used service which no other group wanted need not pay
+            // for all of it later: its lead is cut to twice the largest lead, `window`.
             if !total.steady {
                 total.virtual_ns = total.virtual_ns.max(self.virtual_ns);
             }
@@ -532,9 +511,9 @@ impl<M: Machine> SharedAllocation<M> {
         }
     }
 
-    /// Returns a hardware queue's share of the drive's depth limit, in 16ths of a small (4 KiB)
-    /// request. Each group's share is divided among the queues by the group's demand there; the
-    /// queue gets the sum. `None` if no group with a limit has demand at this queue.
+    /// Returns a hardware queue's share of the depth limit, in depth units (16 per 4 KiB request).
+    /// Groups divide their shares among the queues by demand, and a queue gets the sum of its
+    /// parts. Returns `None` if no group with a limit has demand at this queue.
     fn part_of(&self, mail: &QueueMailbox) -> Option<u64> {
         let (mut whole, mut wanted, mut is_over) = (None, 0, false);
         for entry in mail.entries.iter().filter(|entry| entry.demand() > 0) {
@@ -550,12 +529,12 @@ impl<M: Machine> SharedAllocation<M> {
             wanted += here(total.part.min(total.usually_wants));
             is_over |= total.usually_wants > total.part;
         }
-        // Groups get room for bursts only if none at this queue wants more than its share.
+        // Room for bursts is left only if no group at this queue wants more than its share.
         whole.map(|whole: u64| if is_over { wanted } else { whole })
     }
 
-    /// Returns why the depth limit holds back reads, and other requests: `LatencyTarget` if targets
-    /// set the limit, else `Weight` if several groups wait, else `NoTag` or `Depth`.
+    /// Returns two reasons for waits at the depth limit (reads, other requests): `LatencyTarget` if
+    /// targets set the limit, else `Weight` if several groups wait, else `NoTag` or `Depth`.
     fn held_by(&self) -> [WaitReason; 2] {
         let waiting = self.not_idle().filter(|total| total.steady && total.demand > 0).count();
         let full = if self.depth.by_tags() { WaitReason::NoTag } else { WaitReason::Depth };

@@ -1,20 +1,20 @@
-//! `PieceSize`: the longest request that goes to a shared drive.
+//! `PieceSize`: chooses the maximum length of requests to a shared drive.
 //!
 //! A request at a drive cannot be taken back, so later requests have to wait for it. Channels split
-//! longer reads and writes into pieces that take the drive not much longer than a small read, and
-//! merge no further than that. Without small reads to compare with, a piece is half as long as the
-//! data that the drive transfers in [`SLOW_NS`], so that two pieces are at the drive at a time.
-//! Shorter pieces would reduce the throughput of a drive that has a fixed cost for each request.
-//! Called by agreement.rs; channels read the size ten times a second. Kernel counterpart: none;
-//! iocost charges a large request but sends it whole.
+//! longer reads and writes into pieces, and merge bios only up to this length. A piece takes the
+//! drive not much longer than a small read. If there are no small reads to compare with, a piece is
+//! half of the data that the drive transfers in [`SLOW_NS`]. Shorter pieces would reduce the
+//! throughput of a drive that has a fixed cost for each request. Called by agreement.rs; channels
+//! read the length ten times a second. Kernel counterpart: none; iocost charges a large request but
+//! sends it whole.
 
 use crate::queue::scheduler::cost::{OpCost, SLOW_NS};
 
 /// Initial value of a drive's maximum request length, in sectors: 64 KiB.
 pub(crate) const FIRST_SECTORS: u32 = 128;
-/// Smallest value of a drive's maximum request length, in sectors: 32 KiB.
-const LEAST_SECTORS: u32 = 64;
-/// Largest value of a drive's maximum request length, in sectors: 32 MiB.
+/// Lower bound of a drive's maximum request length, in sectors: 32 KiB.
+pub(crate) const LEAST_SECTORS: u32 = 64;
+/// Upper bound of a drive's maximum request length, in sectors: 32 MiB.
 const MOST_SECTORS: u32 = 1 << 16;
 /// Nanoseconds for which the maximum request length does not grow, after a growth that slowed down
 /// small reads.
@@ -30,7 +30,8 @@ pub(crate) struct PieceSize {
     /// Cost, in nanoseconds, of the I/O dispatched since `since_ns`.
     served: u64,
     busy: bool,
-    /// Cost, in nanoseconds, of the I/O that the drive serves in [`SLOW_NS`] (2 ms); 0 if unknown.
+    /// Measured throughput: the cost of the I/O that was dispatched per [`SLOW_NS`] (2 ms), in
+    /// nanoseconds of the cost model. 0 if unknown.
     usual_cost: u64,
     /// Service time of small reads, in nanoseconds, before the maximum request length last grew.
     grown_from_ns: Option<u64>,
@@ -46,9 +47,11 @@ pub(crate) struct DriveSample {
     pub(crate) small_ns: Option<u64>,
     /// Shortest service time of requests of the present maximum length, if known.
     pub(crate) piece_ns: Option<u64>,
-    /// Shortest service time of requests of half the present maximum length, if known.
+    /// Shortest service time, in nanoseconds, of requests with half the present maximum request
+    /// length. `None` if unknown, or if both lengths are in the same size class.
     pub(crate) half_ns: Option<u64>,
-    /// Shortest service time of requests of twice the present maximum length, if known.
+    /// Shortest service time of requests of twice the present maximum length, sent while the
+    /// maximum was larger. `None` if unknown, or if both lengths are in the same size class.
     pub(crate) double_ns: Option<u64>,
     /// True if requests of twice the present maximum length are in another size class, so that
     /// their service times are measured separately.
@@ -58,8 +61,8 @@ pub(crate) struct DriveSample {
 
 impl DriveSample {
     /// Returns true if a request of double length takes less than 1.4 times as long, as on a disk
-    /// that seeks for each request. Also true if requests are slow and no other length was timed to
-    /// compare.
+    /// that seeks for each request. If no service time of another length is known, returns true if
+    /// requests are slow, and those of double length are measured separately (`may_double`).
     fn is_length_free(&self) -> bool {
         let is_free = |shorter: Option<u64>, longer: Option<u64>| {
             shorter.zip(longer).is_some_and(|(shorter, longer)| longer * 5 < shorter * 7)
@@ -93,8 +96,8 @@ impl PieceSize {
         self.sectors
     }
 
-    /// Adds a sample of the drive's throughput and service times to the present measuring window.
-    /// Returns true if the window has ended, after a decision about the maximum request length.
+    /// Adds a sample of the drive's throughput and service times. At the end of each measuring
+    /// window, decides on the maximum request length and returns true.
     pub(crate) fn look(&mut self, pace: &DriveSample, cost: &OpCost, now_ns: u64) -> bool {
         self.served += pace.served;
         if pace.small_ios > 0 {
@@ -165,8 +168,8 @@ impl PieceSize {
     }
 }
 
-/// Returns the length, in sectors, of a random request that costs `moved_ns` nanoseconds. Inverse
-/// of `OpCost::of_bytes`.
+/// Returns the length, in sectors, of a random request that costs `moved_ns` nanoseconds, base cost
+/// included. Inverse of `OpCost::of_bytes`.
 fn moved(moved_ns: u64, cost: &OpCost) -> u64 {
     let moved_ps = u128::from(moved_ns.saturating_sub(cost.random_ns.into())) * 1_000;
     (moved_ps / (512 * u128::from(cost.byte_ps)).max(1)).min(1 << 32) as u64

@@ -6,7 +6,7 @@ use super::*;
 use crate::group::Groups;
 use crate::group::config::GroupConfig;
 use crate::queue::scheduler::cost::CostModel;
-use crate::queue::scheduler::share::DriveParts;
+use crate::queue::scheduler::parts::DriveParts;
 use millrace_machine::Native;
 
 const STEP_NS: u64 = 500_000;
