@@ -459,8 +459,10 @@ impl NbdLink {
             // or the server accepts every connection but answers nothing. Perhaps a pending request
             // crashes the server each time, so the pending requests fail.
             let why = self.redial.refusal();
-            let why =
-                why.as_deref().unwrap_or("the server accepts connections but answers no request");
+            let why = why.as_deref().unwrap_or(match context.shared.target.config.reconnect {
+                Duration::ZERO => "no connection, and reconnect=0",
+                _ => "the server accepts connections but answers no request",
+            });
             context.shared.say_requests_fail(format!("{why}; requests fail"));
         } else {
             self.state = LinkState::Away;

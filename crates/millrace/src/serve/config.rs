@@ -292,15 +292,21 @@ impl ServeConfig {
     /// Returns the configuration of all drives and volumes to open.
     #[must_use]
     pub fn to_open(&self) -> OpenConfig {
-        let guests = self.exports.iter().filter_map(|export| export.guests.as_ref());
-        let pinned = guests.flat_map(GuestConfig::pinned_cpus);
         OpenConfig {
             controllers: self.controllers.clone(),
             groups: self.groups.clone(),
             volumes: self.volumes.clone(),
             io_threads: self.queues_of_drives(self.io_threads()),
-            pinned_cpus: self.server.cpus.iter().copied().chain(pinned).collect(),
+            pinned_cpus: self.pinned_cpus(),
         }
+    }
+
+    /// Returns the CPUs to which threads of the server and of exports to virtual machines are
+    /// pinned. Workers of drives avoid them.
+    pub(crate) fn pinned_cpus(&self) -> Vec<CpuId> {
+        let guests = self.exports.iter().filter_map(|export| export.guests.as_ref());
+        let of_guests = guests.flat_map(GuestConfig::pinned_cpus);
+        self.server.cpus.iter().copied().chain(of_guests).collect()
     }
 
     /// Checks the exports for contradictions that a start of the servers would report late or not

@@ -435,7 +435,7 @@ impl Server {
         let config = OpenConfig {
             volumes: vec![volume.clone()],
             io_threads: vec![self.config.nbd_threads()],
-            pinned_cpus: self.config.server.cpus.clone(),
+            pinned_cpus: self.config.pinned_cpus(),
             ..OpenConfig::default()
         };
         let more = self.opened.open_more(&config, Some(driver), None);

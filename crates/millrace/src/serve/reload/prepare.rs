@@ -88,7 +88,7 @@ impl Server {
         let config = OpenConfig {
             io_threads: new.queues_of_drives(difference.added_volumes.iter().map(queues).collect()),
             volumes: difference.added_volumes.clone(),
-            pinned_cpus: new.server.cpus.clone(),
+            pinned_cpus: new.pinned_cpus(),
             ..OpenConfig::default()
         };
         let until = Instant::now() + DRY_RUN_PATIENCE;
