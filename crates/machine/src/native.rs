@@ -283,7 +283,7 @@ impl NativeParker {
 
 impl Parker for NativeParker {
     fn new() -> Self {
-        Self::try_new().expect("a file descriptor for an eventfd")
+        Self::try_new().expect("cannot create an eventfd")
     }
 
     fn try_new() -> Result<Self, i32> {

@@ -363,9 +363,9 @@ impl Handle {
         })?
     }
 
-    /// Prepares the file operations of a source: makes sure that a thread is available for
-    /// operations that block. Depending on the return value, it is a kernel worker of the ring or a
-    /// pool thread. Without this call, a file with operations that hang could occupy all threads of
+    /// Makes sure that a thread is available for the file operations of a source (a file or drive)
+    /// that block. The return value says if this thread is a kernel worker of the ring or a thread
+    /// of the pool. Without this call, a file with operations that hang could occupy all threads of
     /// the ring. May wait for a thread to start.
     ///
     /// `share` limits the number of pool threads that one drive occupies. All sources of the drive

@@ -9,7 +9,8 @@ use crate::files::{CertificateLifetime, ClientFiles, Identity, RefreshOutcome, S
 use crate::lifetime::Lifetime;
 use crate::names::PeerNames;
 
-/// Declares methods that never run, because their type has no values.
+/// Declares the methods of a type for builds without TLS. The type has no values, so the methods
+/// never run; they only let callers compile.
 macro_rules! methods {
     ($($name:ident($($argument:tt)*) -> $result:ty;)*) => {
         $(pub fn $name($($argument)*) -> $result {

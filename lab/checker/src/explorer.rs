@@ -1,4 +1,5 @@
-//! `Explorer`: runs a model under all choices within its bounds, and reports the result.
+//! `Explorer`: runs a model with all thread schedules and loaded values within its bounds, and
+//! reports the result.
 //!
 //! Called by tests. `Explorer` owns one session and one pool of stacks for an exploration, and all
 //! executions use them. After a failure, the choices of the failed execution are repeated with a

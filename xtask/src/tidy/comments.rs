@@ -46,7 +46,7 @@ fn leaning(source: &Source) -> Vec<(usize, &'static str, &'static str)> {
                 && number == 0
                 && !asks
             {
-                found.push((line, *start, "begin with the subject or a verb"));
+                found.push((line, *start, "begin the sentence with its subject or a verb"));
             }
         }
     }

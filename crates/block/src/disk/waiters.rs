@@ -41,9 +41,8 @@ impl<'a, M: Machine> QueueContext<'a, M> {
         }
     }
 
-    /// Returns true if this thread has woken a hardware queue other than `self.hctx` for a tag, and
-    /// has not run that queue yet. Wake-ups of `self.hctx` do not count, so that `self.hctx` takes
-    /// the tag for which it was woken.
+    /// Returns true if this thread has woken another hardware queue for a free tag, and has not run
+    /// that queue yet. In that case, `self.hctx` must leave the tag to the other queue.
     #[cold]
     fn owes_others(&self) -> bool {
         let own = |(disk, hctx): &(Arc<Disk<M>>, u16)| {

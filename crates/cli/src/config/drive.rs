@@ -174,7 +174,9 @@ fn check_values(spec: &Spec, section: &Section<'_>) {
 fn name_controller(spec: &mut Spec, key: Option<String>, section: &Section<'_>) {
     let Some(name) = key.filter(|name| spec.controller.as_ref() != Some(name)) else { return };
     if let Some(written) = &spec.controller {
-        let text = format!("controller = \"{name}\": the spec says @{written}; remove one of them");
+        let text = format!(
+            "controller = \"{name}\": the spec names the controller {written} after its @; remove one of them"
+        );
         section.problem("controller", text);
     }
     spec.controller = Some(name);

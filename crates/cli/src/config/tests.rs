@@ -481,7 +481,7 @@ fn controllers_are_checked_each_with_its_line() {
     let found = problems(&text("").replace("tags = 250\n", ""));
     assert!(found[0].starts_with("m.toml:1: [[controller]]: tags is missing; add"), "{}", found[0]);
     let both = text("").replace("\"null:", "\"null@hba:");
-    assert!(problems(&both)[0].contains("the spec says @hba; remove one of them"));
+    assert!(problems(&both)[0].contains("the spec names the controller hba after its @; remove"));
 }
 
 #[test]

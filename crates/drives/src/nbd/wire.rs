@@ -156,9 +156,8 @@ impl CancellableSocket {
             };
             self.set_timeout(Some(slice.min(LOOK)))?;
             match attempt(&self.socket) {
-                // The call was interrupted, or its timeout is over: `LOOK` or `slice` (a part of
-                // the time limit), whichever is shorter. The loop checks the time limit and
-                // `cancel` again.
+                // The call was interrupted, or reached its timeout, which is shorter than the time
+                // limit. The loop checks the time limit and `cancel` again.
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 done => return Ok(done?),
             }

@@ -71,7 +71,8 @@ struct AcceptState {
     /// Number of connections that ended since the heap was last trimmed.
     closed: u32,
     serial: u64,
-    /// Number of the thread that gets the next connection, modulo the number of threads.
+    /// Counter of connections. The next connection goes to the thread whose index is this counter
+    /// modulo the number of threads.
     next_thread: usize,
     /// Listeners whose `accept` failed, and the time at which to accept again.
     failed: Vec<usize>,

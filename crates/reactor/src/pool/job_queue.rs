@@ -270,8 +270,8 @@ impl JobQueue {
     }
 
     /// Returns the time in nanoseconds from which the pool may start another thread, or `None` if
-    /// no thread is needed. A pool with [`PoolLimits::shared`] threads grows only for a drive that
-    /// has waited without a thread for [`PoolLimits::growth_ns`].
+    /// no thread is needed. Once the pool has as many threads as [`PoolLimits::shared`] says, it
+    /// grows only for a drive whose jobs no thread has served for [`PoolLimits::growth_ns`].
     pub(super) fn next_growth_ns(&self) -> Option<u64> {
         if self.coming > 0 || self.can_wake() {
             return None;

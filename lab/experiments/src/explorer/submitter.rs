@@ -160,7 +160,7 @@ impl Submitter {
         let stamp = if self.state.scenario.layer.stamp_each { Stamp::Io } else { Stamp::Batch };
         let config = ChannelConfig { depth: self.spec.depth, stamp, thread: self.io_thread() };
         let mut channel = Channel::open(&self.state.volume, config)
-            .expect("Channel::open must succeed: this is an I/O thread, or queues need none");
+            .expect("Channel::open must succeed: only queues that need I/O threads can refuse");
         channel.set_drain_timeout(Duration::from_micros(self.spec.drain_us.into()));
         channel
     }

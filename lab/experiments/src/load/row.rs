@@ -57,8 +57,8 @@ pub struct Queues {
     /// Placement of hardware queues: `core`, `node` or `one`.
     pub hardware_queues: String,
     pub cpus: u32,
-    /// Assignment of threads to the drives: `inline`, `per-drive`, `per-volume`, `auto`; empty for
-    /// a server.
+    /// Assignment of threads to the drives: `inline`, `per-drive`, `per-volume`, `auto`. Empty if a
+    /// server was measured, because the assignment in the server is unknown.
     pub serving: String,
 }
 

@@ -26,8 +26,8 @@ use crate::load::bench::BenchError;
 
 /// Limit on the bytes of reads and writes in flight, which bounds the memory of a replay.
 pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 16 << 20;
-/// Number of unfinished I/Os that the engine may have beyond the I/O depth. At the sum of both, the
-/// engine takes no more I/Os from the trace.
+/// Number of I/Os that the engine may hold in addition to the I/O depth: I/Os that it has read from
+/// the trace and not yet issued. At the sum of both, the engine takes no more I/Os from the trace.
 const WAITING_MAX: usize = 4_096;
 /// Longest sleep of the engine's loop, in nanoseconds, so that the loop soon notices if the user
 /// interrupts the replay (Ctrl-C).

@@ -124,7 +124,7 @@ impl Ring {
                 self.used_line(driver.taken).read();
                 let request = lock_unpoisoned(&self.used)
                     .pop_front()
-                    .expect("requests are published before the index");
+                    .expect("a request must be published before the used index counts it");
                 driver.taken += 1;
                 driver.free.push(request.slot);
                 freed += 1;

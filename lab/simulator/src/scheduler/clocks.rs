@@ -21,8 +21,8 @@ pub(crate) enum ClockEvent {
 
 #[derive(Debug)]
 pub(crate) struct Clocks {
-    /// Clocks of the CPUs whose thread can run. Position `TIMERS` has no clock, but the earliest
-    /// deadline of all threads.
+    /// Clocks of the CPUs whose thread can run, by position in the tree. The entry at position
+    /// `TIMERS` is not a clock: it is the earliest deadline of all threads.
     tree: Tournament,
     by_position: Vec<usize>,
     timers: Tournament,
@@ -55,7 +55,7 @@ impl Clocks {
             return Some((time_ps, ClockEvent::Cpu(self.by_position[position])));
         }
         let (_, thread) =
-            self.timers.first().expect("the tree has a deadline only if a thread has set one");
+            self.timers.first().expect("a deadline in the tree of clocks must be that of a thread");
         Some((time_ps, ClockEvent::Deadline(thread as u32)))
     }
 

@@ -46,8 +46,8 @@ fn leave_to_others<'a, M: Machine>(
     if context.may_serve() {
         return context.serve(serving);
     }
-    // The result of `leave` (true if other threads left work) is ignored: the owner, woken below in
-    // any case, also does the work of other threads.
+    // The result of `leave` tells if other threads have queued bios meanwhile. The result is not
+    // used, because the owner, which is woken below in any case, serves their bios, too.
     context.hctx.leave(serving);
     context.hctx.mark_own();
     context.hctx.ring();

@@ -121,7 +121,9 @@ impl TargetQuery<'_> {
         let fastest_ns = times.quantile_ns(0.1);
         (took_ns > self.target_ns()).then(|| {
             let advice = match fastest_ns > self.target_ns() {
-                true => format!("No scheduler makes the drive faster; {}", self.remedy(fastest_ns)),
+                true => {
+                    format!("A scheduler cannot make the drive faster; {}", self.remedy(fastest_ns))
+                }
                 false => "The drive can keep the target if less is at it, which the scheduler \
                           latency sees to; the log says so if the target is missed all the same"
                     .to_owned(),
@@ -219,8 +221,8 @@ impl ShareQuery<'_> {
         wanted: impl Fn(&str) -> bool,
     ) -> Option<String> {
         let ShareQuery { config, drive, volume } = self;
-        // Ignored latency targets are left out, because `TargetQuery::by_scheduler` warns about
-        // them.
+        // Latency targets are left out here, because `TargetQuery::by_scheduler` warns if the
+        // scheduler ignores one.
         let is_share = |key: &str| key != "latency-target" && ignores(scheduler, key);
         let keys = shared_by(config, |key| is_share(key) && wanted(key))?;
         let (heeds, name, scheduler) = (heeding(config).word(), &config.name, scheduler.word());
@@ -330,7 +332,7 @@ mod tests {
         let said = ASKED.so_far(&times(60_000)).unwrap();
         let whole = "group gold: latency-target p99 50us: half of the I/Os at drive d0 of volume fast \
                      took 60us or more since the drive was opened; the fastest 10 % of the I/Os \
-                     took 60us or less. No scheduler makes the drive faster; set latency-target to \
+                     took 60us or less. A scheduler cannot make the drive faster; set latency-target to \
                      p99 90us or more, or give the group a faster drive";
         assert_eq!(said, whole);
         assert!(ASKED.so_far(&times(40_000)).is_none(), "p99 is 160 us, the median is not");

@@ -7,8 +7,8 @@ use millrace_experiments::programs::Task;
 
 use super::row_flags::rows_only;
 
-/// Flags that conflict with `--program`. Some are settings of the program itself, such as `bs`. The
-/// rest are for other kinds of runs, such as `vm`.
+/// Flags that conflict with `--program`. The simulated program decides some of these settings, such
+/// as `bs`. The other flags are for other kinds of runs, such as `vm`.
 const OWN: &str = "\
     bs calibrate client connect iodepth ios jobfile locks machine numjobs rw rwmixread size \
     stamp states trace verify virtqueue vm extended";

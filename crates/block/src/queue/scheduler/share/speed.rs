@@ -24,8 +24,8 @@ pub(crate) struct SpeedSample<'a> {
     /// True if the drive's hardware queues share so few tags that another group would find none
     /// free.
     pub(crate) is_short: bool,
-    /// With a depth limit: true if requests would take [`SLOW_NS`] or longer without it. `None`
-    /// without a limit, because the requests then show this themselves.
+    /// True if requests would take [`SLOW_NS`] or longer without the drive's depth limit. `None` if
+    /// the drive has no depth limit: the service times in `sums` then show how long requests take.
     pub(crate) is_overloaded: Option<bool>,
 }
 

@@ -23,8 +23,8 @@ pub fn of(listener: &ListenerPlan) -> TlsHost {
     let (Listen::Tcp(address), Some(tls)) = (&listener.address, &listener.tls) else {
         return TlsHost::default();
     };
-    // If the certificate cannot be read, its names are unknown, and clients' URIs contain the
-    // listener's address. The read error was reported earlier.
+    // If the certificate cannot be read, its names are unknown. The URIs that `serve` prints for
+    // clients then contain the listener's address instead. The read error was reported earlier.
     tls.files.identity.names().map_or_else(TlsHost::default, |names| choose(*address, &names))
 }
 
