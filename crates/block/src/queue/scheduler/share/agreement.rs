@@ -178,6 +178,9 @@ impl<M: Machine> SharedAllocation<M> {
         // group is active, or if latency targets set the limit, `shallow` stays false.
         seen.shallow = self.level(shared.policy) && contended && !targets;
         self.advance();
+        if !contended && self.depth.is_off() {
+            self.depth.restart();
+        }
         let depth = match bounded {
             true => self.depth.next(&seen, shared.policy, now_ns),
             false => self.depth.off(),

@@ -189,6 +189,13 @@ impl DriveDepth {
         known(Op::Read).or_else(|| known(Op::Write)).map(ns_of)
     }
 
+    /// Starts the depth limit at its initial value, for a drive that was found slow. The depth that
+    /// was found while the drive was fast (its write buffer had room, for example) would let the
+    /// I/O of a newcomer wait for seconds.
+    pub(crate) fn restart(&mut self) {
+        self.set_bound(FIRST);
+    }
+
     pub(crate) fn off(&mut self) -> [u32; 2] {
         self.depth = None;
         [u32::MAX; 2]

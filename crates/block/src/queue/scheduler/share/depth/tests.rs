@@ -105,3 +105,14 @@ fn as_many_large_requests_as_small_ones_may_be_at_the_drive() {
     let requests = depth.bound / (20 * u64::from(REQUEST));
     assert!((40..=56).contains(&requests), "{requests} of 64 tags");
 }
+
+#[test]
+fn drive_found_slow_gets_the_depth_of_a_new_drive() {
+    let mut depth = DriveDepth::new(DriveTags { queues: 1, tags: 1024 });
+    // While the drive was fast, its depth grew to the maximum; then it had no limit.
+    depth.bound = depth.most;
+    depth.off();
+    depth.restart();
+    let found = after(1, &mut depth, || busy(1, 16));
+    assert!(found <= 16, "{found} requests may be at a drive just found slow");
+}
