@@ -17,8 +17,8 @@ impl Error {
         Error::new(ErrorKind::Internal, format!("TLS cannot be set up: {error}"))
     }
 
-    /// Describes an error of rustls for the user. `first` has the first bytes that the peer sent.
-    /// They show if the peer does not use TLS at all.
+    /// Describes an error of rustls for the user. `first` has the first bytes that the peer sent,
+    /// which show if the peer does not use TLS at all.
     pub(crate) fn of_session(error: &rustls::Error, first: &[u8]) -> Error {
         use rustls::Error as Tls;
         let certificate = |text: String| Error::new(ErrorKind::Certificate, text);

@@ -262,7 +262,8 @@ pub(crate) fn check_capacity(plan: &Plan, bytes: u64) -> Result<(), BenchError> 
 pub(crate) fn check_room(bs: u32, jobs: u32, bytes: u64) -> Result<(), BenchError> {
     if u64::from(bs) * u64::from(jobs) > bytes {
         let text = format!(
-            "bs={bs}: a block for each of {jobs} jobs does not fit into the {bytes} bytes to be used; use fewer jobs, a smaller bs or a larger size"
+            "bs={bs}: a block for each of {jobs} jobs does not fit into the {bytes} bytes to be \
+             used; use fewer jobs, a smaller bs or a larger size"
         );
         return Err(BenchError::Workload(text));
     }

@@ -332,8 +332,8 @@ mod tests {
         let said = ASKED.so_far(&times(60_000)).unwrap();
         let whole = "group gold: latency-target p99 50us: half of the I/Os at drive d0 of volume fast \
                      took 60us or more since the drive was opened; the fastest 10 % of the I/Os \
-                     took 60us or less. A scheduler cannot make the drive faster; set latency-target to \
-                     p99 90us or more, or give the group a faster drive";
+                     took 60us or less. A scheduler cannot make the drive faster; set \
+                     latency-target to p99 90us or more, or give the group a faster drive";
         assert_eq!(said, whole);
         assert!(ASKED.so_far(&times(40_000)).is_none(), "p99 is 160 us, the median is not");
         let mean = TargetQuery { target: LatencyTarget::Mean(Duration::from_micros(50)), ..ASKED };
