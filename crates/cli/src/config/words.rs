@@ -251,7 +251,8 @@ fn tcp(place: &str, port_default: u16) -> Result<SocketAddr, String> {
              that: tcp:[::1]:{port_default}"
         ));
     }
-    if !matches!(host, "" | "localhost") {
+    // An IP address came with a port that is none; the last error says so.
+    if !matches!(host, "" | "localhost") && host.parse::<IpAddr>().is_err() {
         return Err(format!(
             "\"{host}\" is no IP address; write tcp:127.0.0.1:{port_default}, or \
                             tcp:0.0.0.0:{port_default} for all interfaces"
@@ -266,6 +267,14 @@ fn tcp(place: &str, port_default: u16) -> Result<SocketAddr, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bad_port_behind_a_good_address_is_named() {
+        for place in ["0.0.0.0:99999", "127.0.0.1:x", "localhost:70000", "99999"] {
+            let error = tcp(place, 10_809).unwrap_err();
+            assert!(error.ends_with("is not a port; write a number from 0 to 65535"), "{error}");
+        }
+    }
 
     #[test]
     fn sizes_and_times_have_a_range() {
